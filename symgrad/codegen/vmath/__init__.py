@@ -1,0 +1,150 @@
+"""Elementary and special functions as vector IR, for float32 and float64 at any width.
+
+Every function is a body of plain LLVM instructions: no library call, no fast-math flag, the
+same operations on every lane and at every width, so that results have the same bits whether a
+body is emitted inline (`emit`), called (`call`), one lane wide or sixteen, on any machine.
+
+Two structures:
+
+* `Kernel`: a body on `notation.Value`s, its argument count, and whether float32 goes through
+  float64 (where the float32 form would miss its bound).
+* `KERNELS`: name -> `Kernel`. The error bounds are stated, and asserted, in the test table.
+
+Start at `emit`; the bodies are in the modules named after their families.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from symgrad.codegen import ir
+from symgrad.codegen.vmath import (
+    errorfunction,
+    exponential,
+    hyperbolic,
+    logarithm,
+    trigonometric,
+)
+from symgrad.codegen.vmath.notation import Value
+
+
+class Kernel(NamedTuple):
+    """The body of a function and how it is to be used."""
+
+    body: Callable[..., Value]
+    arity: int = 1
+    float_through_double: bool = False
+
+
+KERNELS: dict[str, Kernel] = {
+    "exp": Kernel(exponential.exp),
+    "expm1": Kernel(exponential.expm1),
+    "sigmoid": Kernel(exponential.sigmoid, float_through_double=True),
+    "log": Kernel(logarithm.log),
+    "log1p": Kernel(logarithm.log1p),
+    "sin": Kernel(trigonometric.sin),
+    "cos": Kernel(trigonometric.cos),
+    "tan": Kernel(trigonometric.tan, float_through_double=True),
+    "tanh": Kernel(hyperbolic.tanh),
+    "erf": Kernel(errorfunction.erf),
+}
+
+NAMES: frozenset[str] = frozenset(KERNELS)
+
+
+def symbol(name: str, kind: str, width: int) -> str:
+    """The symbol of the noinline version, e.g. ``sg_exp_v8f64``."""
+    suffix = {"double": "f64", "float": "f32"}[kind]
+    return f"sg_{name}_v{width}{suffix}"
+
+
+def emit(f: ir.Function, name: str, *args: ir.Val) -> ir.Val:
+    """Emit a function's body inline, at the current point of `f`.
+
+    Parameters
+    ----------
+    f : ir.Function
+        Some bodies (sin, cos, tan) open new basic blocks: afterwards `f.block` names the block
+        that the result lives in.
+    name : str
+        One of `NAMES`.
+    *args : ir.Val
+        Of one kind (``double`` or ``float``) and one width.
+
+    Returns
+    -------
+    ir.Val
+        Of the same kind and width.
+
+    Raises
+    ------
+    ValueError
+        Unknown name, wrong number of arguments, or arguments that are not alike.
+    """
+    kernel = _kernel(name, args)
+    values = [Value(f, a) for a in args]
+    if kernel.float_through_double and args[0].kind == "float":
+        wide = [v.cast("fpext", "double") for v in values]
+        return kernel.body(*wide).cast("fptrunc", "float").val
+    return kernel.body(*values).val
+
+
+def _kernel(name: str, args: tuple[ir.Val, ...]) -> Kernel:
+    if name not in KERNELS:
+        known = ", ".join(sorted(KERNELS))
+        raise ValueError(f"vmath: no function of this name (got {name!r}); use one of {known}")
+    kernel = KERNELS[name]
+    types = [a.type for a in args]
+    if len(args) != kernel.arity or len(set(types)) != 1 or args[0].kind not in ir.FLOAT_BITS:
+        raise ValueError(
+            f"{name}: takes {kernel.arity} float or double argument(s) of one type "
+            f"(got {', '.join(types) or 'none'}); convert or splat them first"
+        )
+    return kernel
+
+
+def call(f: ir.Function, name: str, *args: ir.Val) -> ir.Val:
+    """Emit a call of the noinline version, declared in the function's module.
+
+    The bits are those of `emit`. The caller provides the symbol: `define` in the same module, or
+    an address given to the linker.
+    """
+    _kernel(name, args)
+    kind, width = args[0].kind, args[0].width
+    result = f.call(symbol(name, kind, width), (kind, width), args, "nounwind")
+    assert result is not None
+    return result
+
+
+def define(module: ir.Module, name: str, kind: str, width: int) -> str:
+    """Add the noinline version of a function to a module.
+
+    Parameters
+    ----------
+    module : ir.Module
+    name : str
+        One of `NAMES`.
+    kind : str
+        ``double`` or ``float``.
+    width : int
+
+    Returns
+    -------
+    str
+        Its symbol.
+    """
+    target = symbol(name, kind, width)
+    if target not in module.functions:
+        arity = KERNELS[name].arity if name in KERNELS else 1
+        arguments = [(f"x{i}", kind, width) for i in range(arity)]
+        f = ir.Function(module, target, arguments, (kind, width), "noinline nounwind")
+        f.ret(emit(f, name, *f.arguments))
+        f.finish()
+    return target
+
+
+def sincos(f: ir.Function, x: ir.Val) -> tuple[ir.Val, ir.Val]:
+    """Emit sine and cosine with one argument reduction, bits as of each alone."""
+    sine, cosine = trigonometric.sincos(Value(f, x))
+    return sine.val, cosine.val
