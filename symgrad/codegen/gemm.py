@@ -1,0 +1,477 @@
+"""Matrix products of any size and stride: the blocked kernel and the plan of a launch.
+
+Two structures:
+
+* the argument array of a launch, i64 values (`ARG_...` are its places): tensors by slot, sizes,
+  strides and offsets in elements, and the blocking that the plan chose.
+* `GemmLaunch`: what a caller needs to run one product: symbol, arguments, number of chunks.
+
+One kernel per scalar kind serves every shape, so a new shape compiles nothing. A chunk is a
+block of rows (and, for flat products, columns) of one batch entry; neighbouring chunks of one
+call are joined so that a packed operand serves all of them.
+
+The value of an element is fixed by k alone: one chain of fused multiply-adds per `UNIT` of k,
+units joined in a binary tree over their absolute index. Tiles, packing, chunks and threads do
+not change it. Start reading at `gemm_plan` for use, at `define` for the code.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import NamedTuple
+
+import llvmlite.binding as llvm
+
+from symgrad.codegen.gemm_tile import (
+    JOB_A_K,
+    JOB_A_ROW,
+    JOB_B_K,
+    JOB_DEPTH,
+    JOB_LENGTH,
+    JOB_POPS,
+    JOB_SIZE,
+    JOB_SLOTS,
+    UNIT,
+    VECTOR_BYTES,
+    Shape,
+    counted,
+    define_pack_a,
+    define_pack_b,
+    define_tile,
+    element,
+    i64,
+    pieces_of,
+    place,
+    tile_name,
+    tile_shape,
+    vectors_of,
+    when,
+)
+from symgrad.codegen.ir import FLOAT_BITS, Function, Module, Val, constant
+
+(
+    ARG_SLOT_A,
+    ARG_SLOT_B,
+    ARG_SLOT_C,
+    ARG_SLOT_SCRATCH,
+    ARG_BATCH,
+    ARG_M,
+    ARG_N,
+    ARG_K,
+    ARG_A_BATCH,
+    ARG_A_ROW,
+    ARG_A_K,
+    ARG_B_BATCH,
+    ARG_B_K,
+    ARG_B_N,
+    ARG_C_BATCH,
+    ARG_C_ROW,
+    ARG_C_COLUMN,
+    ARG_OFFSET_A,
+    ARG_OFFSET_B,
+    ARG_OFFSET_C,
+    ARG_CHUNK_ROWS,
+    ARG_CHUNK_COLUMNS,
+    ARG_CHUNKS_JOINED,
+    ARG_BLOCK_ROWS,
+    ARG_BLOCK_COLUMNS,
+    ARG_A_BYTES,
+    ARG_B_BYTES,
+    ARG_STAGE_BYTES,
+    ARG_SLOT_BYTES,
+    ARG_WORK_BYTES,
+) = range(30)
+
+TAIL_START = ARG_BATCH
+"""Arguments before this place are slots, from it on the tail."""
+
+KINDS = ("double", "float")
+
+
+class GemmLaunch(NamedTuple):
+    """One planned product.
+
+    `tail` is the argument array after its four slots; `swapped` says that the plan computes the
+    transpose, so that the operands change places (`arguments` takes care of it). `cost_ns` is
+    an estimate for one thread. `scratch_bytes` is what the kernel takes from the C library's
+    heap while a call runs; the caller provides nothing.
+    """
+
+    symbol: str
+    tail: tuple[int, ...]
+    extent: int
+    cost_ns: float
+    scratch_bytes: int
+    variant: str
+    swapped: bool
+
+    def arguments(
+        self,
+        slot_a: int,
+        slot_b: int,
+        slot_c: int,
+        offset_a: int = 0,
+        offset_b: int = 0,
+        offset_c: int = 0,
+    ) -> tuple[int, ...]:
+        """The whole argument array; offsets count elements from the base of a slot."""
+        left, right = (slot_a, offset_a), (slot_b, offset_b)
+        if self.swapped:
+            left, right = right, left
+        tail = list(self.tail)
+        tail[ARG_OFFSET_A - TAIL_START] = left[1]
+        tail[ARG_OFFSET_B - TAIL_START] = right[1]
+        tail[ARG_OFFSET_C - TAIL_START] = offset_c
+        return (left[0], right[0], slot_c, -1, *tail)
+
+
+def kernel_name(kind: str) -> str:
+    """The exported symbol of a kind's kernel."""
+    return f"gemm_{kind}"
+
+
+@cache
+def host_shape(kind: str) -> Shape:
+    """The register tile for this CPU."""
+    return tile_shape(kind, bool(llvm.get_host_cpu_features().get("avx512f")))
+
+
+def gemm_module() -> tuple[Module, list[str]]:
+    """A module with the kernels of all kinds, and the symbols it exports."""
+    module = Module()
+    exports: list[str] = []
+    for kind in KINDS:
+        exports += define(module, kind)
+    return module, exports
+
+
+def define(module: Module, kind: str, shape: Shape | None = None) -> list[str]:
+    """Define the product kernel of one kind with its tiles; returns the exported symbols.
+
+    Parameters
+    ----------
+    module : Module
+    kind : {"double", "float"}
+    shape : Shape, optional
+        The register tile; default the best for this CPU. It changes speed, never bits.
+    """
+    shape = shape or host_shape(kind)
+    sizes = [(r, v) for r in range(1, shape.rows + 1) for v in range(1, shape.vectors + 1)]
+    for rows, vectors in sizes:
+        define_tile(module, kind, shape.width, rows, vectors)
+    table = f"gemm_tiles_{kind}"
+    names = ", ".join(f"ptr @{tile_name(kind, r, v)}" for r, v in sizes)
+    module.globals[table] = (
+        f"@{table} = private unnamed_addr constant [{len(sizes)} x ptr] [{names}], align 64"
+    )
+    pack_a = define_pack_a(module, kind, shape)
+    pack_b = define_pack_b(module, kind, shape)
+    inner = _define_inner(module, kind, shape, table)
+    block = _define_block(module, kind, pack_a, pack_b, inner)
+    return [_define_kernel(module, kind, block)]
+
+
+def _define_inner(module: Module, kind: str, shape: Shape, table: str) -> str:
+    """All tiles of one block: ``void inner(job, a, b, i, m, n, a_packed, b_packed)``."""
+    name = f"gemm_inner_{kind}"
+    arguments = [("job", "ptr", 1), ("a", "ptr", 1), ("b", "ptr", 1)]
+    arguments += [(n, "i64", 1) for n in ("i", "m", "n", "a_packed", "b_packed")]
+    f = Function(module, name, arguments, attributes="noinline nounwind", linkage="internal")
+    job, a, b, top, m, n, a_packed, b_packed = f.arguments
+    width = shape.width
+    length = f.load(place(f, job, JOB_LENGTH), "i64")
+    a_row = f.load(place(f, job, JOB_A_ROW), "i64")
+    panels_a = f.icmp("ne", a_packed, i64(0))
+    panels_b = f.icmp("ne", b_packed, i64(0))
+    a_step = f.select(panels_a, length, a_row)
+    b_step = f.select(panels_b, length, i64(1))
+    with pieces_of(f, vectors_of(f, n, width), shape.vectors, "column") as (first, vectors):
+        column = f.mul(first, i64(width))
+        at_b = element(f, b, f.mul(column, b_step), kind)
+        before_last = f.mul(f.sub(f.add(first, vectors), i64(1)), i64(width))
+        count = f.intrinsic("smin", "i64", 1, [f.sub(n, before_last), i64(width)])
+        with when(f, panels_b, "b_panel"):
+            f.store(f.mul(vectors, i64(width)), place(f, job, JOB_B_K))
+        with pieces_of(f, m, shape.rows, "row") as (row, rows):
+            at_a = element(f, a, f.mul(row, a_step), kind)
+            with when(f, panels_a, "a_panel"):
+                f.store(rows, place(f, job, JOB_A_K))
+            number = f.add(f.mul(f.sub(rows, i64(1)), i64(shape.vectors)), vectors)
+            tile = f.load(f.gep(Val(f"@{table}", "ptr"), f.sub(number, i64(1)), "ptr"), "ptr")
+            values = [job, at_a, at_b, f.add(top, row), column, count]
+            f.do(f"call void {tile.ref}({', '.join(str(v) for v in values)})")
+    f.ret()
+    f.finish()
+    return name
+
+
+def _define_block(module: Module, kind: str, pack_a: str, pack_b: str, inner: str) -> str:
+    """Rows and columns of one batch entry: ``void block(args, a, b, c, m, n, work)``."""
+    name = f"gemm_block_{kind}"
+    arguments = [("args", "ptr", 1), ("a", "ptr", 1), ("b", "ptr", 1), ("c", "ptr", 1)]
+    arguments += [("m", "i64", 1), ("n", "i64", 1), ("work", "ptr", 1)]
+    f = Function(module, name, arguments, attributes="noinline nounwind", linkage="internal")
+    args, a, b, c, m, n, work = f.arguments
+
+    def argument(number: int) -> Val:
+        return f.load(place(f, args, number), "i64")
+
+    job = f.alloca("i64", 1, JOB_SIZE)
+    total_k = argument(ARG_K)
+    a_row, a_k = argument(ARG_A_ROW), argument(ARG_A_K)
+    b_k, b_n = argument(ARG_B_K), argument(ARG_B_N)
+    block_rows, block_columns = argument(ARG_BLOCK_ROWS), argument(ARG_BLOCK_COLUMNS)
+    a_bytes, b_bytes = argument(ARG_A_BYTES), argument(ARG_B_BYTES)
+    stage_bytes, slot_bytes = argument(ARG_STAGE_BYTES), argument(ARG_SLOT_BYTES)
+    buffer_b = f.gep(work, a_bytes, "i8")
+    stage = f.gep(buffer_b, b_bytes, "i8")
+    extra = f.gep(stage, stage_bytes, "i8")
+    staged = f.icmp("ne", stage_bytes, i64(0))
+    packs_a, packs_b = f.icmp("ne", a_bytes, i64(0)), f.icmp("ne", b_bytes, i64(0))
+    to = f.select(staged, stage, c)
+    to_row = f.select(staged, n, argument(ARG_C_ROW))
+
+    f.store(f.select(packs_a, i64(1), a_row), place(f, job, JOB_A_ROW))
+    f.store(a_k, place(f, job, JOB_A_K))
+    f.store(b_k, place(f, job, JOB_B_K))
+    f.store(to_row, place(f, job, JOB_SLOTS + 1))
+    units = f.udiv(f.add(total_k, i64(UNIT - 1)), i64(UNIT))
+    units = f.intrinsic("umax", "i64", 1, [units, i64(1)])
+    last_unit = f.sub(units, i64(1))
+    with when(f, f.icmp("ne", slot_bytes, i64(0)), "slots"):
+        levels = f.sub(i64(63), f.intrinsic("ctlz", "i64", 1, [units, constant("i1", False)]))
+        with counted(f, i64(1), levels, i64(1), "slot") as s:
+            entry = place(f, job, f.add(f.mul(s, i64(2)), i64(JOB_SLOTS)))
+            f.store(f.gep(extra, f.mul(f.sub(s, i64(1)), slot_bytes), "i8"), entry)
+            f.store(block_columns, place(f, entry, 1))
+
+    with counted(f, i64(0), n, block_columns, "columns") as j:
+        columns = f.intrinsic("smin", "i64", 1, [block_columns, f.sub(n, j)])
+        f.store(element(f, to, j, kind), place(f, job, JOB_SLOTS))
+        with counted(f, i64(0), units, i64(1), "unit") as u:
+            start = f.mul(u, i64(UNIT))
+            length = f.intrinsic("smin", "i64", 1, [i64(UNIT), f.sub(total_k, start)])
+            depth = f.intrinsic("ctpop", "i64", 1, [u])
+            carries = f.intrinsic("cttz", "i64", 1, [f.xor(u, i64(-1)), constant("i1", False)])
+            pops = f.select(f.icmp("eq", u, last_unit), depth, carries)
+            f.store(length, place(f, job, JOB_LENGTH))
+            f.store(depth, place(f, job, JOB_DEPTH))
+            f.store(pops, place(f, job, JOB_POPS))
+            here_b = element(f, b, f.add(f.mul(start, b_k), f.mul(j, b_n)), kind)
+            with when(f, packs_b, "pack_b"):
+                f.call(pack_b, None, [buffer_b, here_b, b_k, b_n, length, columns])
+            at_b = f.select(packs_b, buffer_b, here_b)
+            with counted(f, i64(0), m, block_rows, "rows") as i:
+                rows = f.intrinsic("smin", "i64", 1, [block_rows, f.sub(m, i)])
+                here_a = element(f, a, f.add(f.mul(start, a_k), f.mul(i, a_row)), kind)
+                with when(f, packs_a, "pack_a"):
+                    f.call(pack_a, None, [work, here_a, a_row, a_k, rows, length])
+                at_a = f.select(packs_a, work, here_a)
+                f.call(inner, None, [job, at_a, at_b, i, rows, columns, a_bytes, b_bytes])
+
+    with when(f, staged, "unstage"):
+        c_row, c_column = argument(ARG_C_ROW), argument(ARG_C_COLUMN)
+        with counted(f, i64(0), m, i64(1), "out") as i:
+            source = element(f, stage, f.mul(i, n), kind)
+            target = element(f, c, f.mul(i, c_row), kind)
+            with counted(f, i64(0), n, i64(1), "out_column") as j:
+                value = f.load(element(f, source, j, kind), kind)
+                f.store(value, element(f, target, f.mul(j, c_column), kind))
+    f.ret()
+    f.finish()
+    return name
+
+
+def _define_kernel(module: Module, kind: str, block: str) -> str:
+    """The entry: chunks to blocks."""
+    name = kernel_name(kind)
+    arguments = [("slots", "ptr", 1), ("args", "ptr", 1), ("lo", "i64", 1), ("hi", "i64", 1)]
+    f = Function(module, name, arguments)
+    slots, args, low, high = f.arguments
+
+    def argument(number: int) -> Val:
+        return f.load(place(f, args, number), "i64")
+
+    def base(slot: int, offset: int) -> Val:
+        pointer = f.load(f.gep(slots, argument(slot), "ptr"), "ptr")
+        return element(f, pointer, argument(offset), kind)
+
+    a, b = base(ARG_SLOT_A, ARG_OFFSET_A), base(ARG_SLOT_B, ARG_OFFSET_B)
+    c = base(ARG_SLOT_C, ARG_OFFSET_C)
+    m, n = argument(ARG_M), argument(ARG_N)
+    a_batch, b_batch, c_batch = (argument(k) for k in (ARG_A_BATCH, ARG_B_BATCH, ARG_C_BATCH))
+    a_row, b_n = argument(ARG_A_ROW), argument(ARG_B_N)
+    c_row, c_column = argument(ARG_C_ROW), argument(ARG_C_COLUMN)
+    chunk_rows, chunk_columns = argument(ARG_CHUNK_ROWS), argument(ARG_CHUNK_COLUMNS)
+    joined = argument(ARG_CHUNKS_JOINED)
+    work_bytes = argument(ARG_WORK_BYTES)
+    needs_work = f.icmp("ne", work_bytes, i64(0))
+    holder = f.alloca("ptr")
+    f.store(Val("null", "ptr"), holder)
+    with when(f, needs_work, "allocate"):
+        taken = f.call("malloc", ("ptr", 1), [work_bytes])
+        assert taken is not None
+        with when(f, f.icmp("eq", taken, Val("null", "ptr")), "refused"):
+            f.module.declare("llvm.trap", "void", [])
+            f.do("call void @llvm.trap()")
+        f.store(taken, holder)
+    memory = f.load(holder, "ptr")
+    address = f.cast("ptrtoint", memory, "i64")
+    gap = f.and_(f.sub(i64(0), address), i64(VECTOR_BYTES - 1))
+    work = f.gep(memory, gap, "i8")
+
+    row_chunks = f.udiv(f.add(m, f.sub(chunk_rows, i64(1))), chunk_rows)
+    column_chunks = f.udiv(f.add(n, f.sub(chunk_columns, i64(1))), chunk_columns)
+    per_batch = f.mul(row_chunks, column_chunks)
+
+    head, body, done = f.label("chunk"), f.label("chunk.body"), f.label("chunk.done")
+    before = f.block
+    f.branch(head)
+    f.start(head)
+    chunk = f.phi("i64")
+    f.branch_if(f.icmp("slt", chunk[0], high), body, done)
+    f.start(body)
+    batch = f.udiv(chunk[0], per_batch)
+    inside = f.sub(chunk[0], f.mul(batch, per_batch))
+    across = f.udiv(inside, row_chunks)
+    down = f.sub(inside, f.mul(across, row_chunks))
+    count = f.intrinsic("smin", "i64", 1, [joined, f.sub(row_chunks, down)])
+    count = f.intrinsic("smin", "i64", 1, [count, f.sub(high, chunk[0])])
+    i, j = f.mul(down, chunk_rows), f.mul(across, chunk_columns)
+    rows = f.intrinsic("smin", "i64", 1, [f.mul(count, chunk_rows), f.sub(m, i)])
+    columns = f.intrinsic("smin", "i64", 1, [chunk_columns, f.sub(n, j)])
+    at_a = element(f, a, f.add(f.mul(batch, a_batch), f.mul(i, a_row)), kind)
+    at_b = element(f, b, f.add(f.mul(batch, b_batch), f.mul(j, b_n)), kind)
+    corner = f.add(f.mul(i, c_row), f.mul(j, c_column))
+    at_c = element(f, c, f.add(f.mul(batch, c_batch), corner), kind)
+    f.call(block, None, [args, at_a, at_b, at_c, rows, columns, work])
+    following = f.add(chunk[0], count)
+    f.set_phi(chunk, [(low, before), (following, f.block)])
+    f.branch(head)
+    f.start(done)
+    with when(f, needs_work, "release"):
+        f.call("free", None, [memory])
+    f.ret()
+    f.finish()
+    return name
+
+
+def _normalised(
+    nbatch: int,
+    m: int,
+    n: int,
+    k: int,
+    a: tuple[int, int, int],
+    b: tuple[int, int, int],
+    c: tuple[int, int, int],
+) -> tuple[bool, tuple[int, int, int, int], tuple[tuple[int, int, int], ...]]:
+    """Free strides of axes of size 1, transpose where C asks for it, batch folded into rows."""
+    swapped = n > 1 and c[2] != 1 and (c[1] == 1 or m == 1)
+    if swapped:
+        m, n = n, m
+        a, b, c = (b[0], b[2], b[1]), (a[0], a[2], a[1]), (c[0], c[2], c[1])
+    if n == 1:
+        b, c = (b[0], b[1], 1), (c[0], c[1], 1)
+    if k == 1:
+        a = (a[0], a[1], 1)
+    if m == 1:
+        a, c = (a[0], a[0], a[2]), (c[0], c[0], c[2])
+    if nbatch > 1 and b[0] == 0 and a[0] == m * a[1] and c[0] == m * c[1]:
+        m, nbatch = m * nbatch, 1
+    return swapped, (nbatch, m, n, k), (a, b, c)
+
+
+class Blocking(NamedTuple):
+    """How a product is cut: what is packed, block and chunk sizes."""
+
+    pack_a: bool
+    pack_b: bool
+    block_rows: int
+    block_columns: int
+    chunk_rows: int
+    chunk_columns: int
+    rows_joined: int
+
+
+def choose_blocking(
+    kind: str, m: int, n: int, k: int, a: tuple[int, int, int], b: tuple[int, int, int]
+) -> Blocking:
+    """The blocking by size and stride; measured, and without influence on the bits."""
+    size = FLOAT_BITS[kind] // 8
+    shape = host_shape(kind)
+    panel = shape.vectors * shape.width
+    pack_b = b[2] != 1
+    if n * min(k, UNIT) * size > 1 << 19 and m > 4 * shape.rows:
+        pack_b = True
+    pack_a = a[2] != 1 and a[1] == 1 and m * k * size > 1 << 18
+    block_rows = 20 * shape.rows
+    block_columns = 1024 // panel * panel
+    chunk_rows = block_rows
+    return Blocking(pack_a, pack_b, block_rows, block_columns, chunk_rows, n, 960)
+
+
+def gemm_plan(
+    kind: str,
+    nbatch: int,
+    m: int,
+    n: int,
+    k: int,
+    a_strides: tuple[int, int, int],
+    b_strides: tuple[int, int, int],
+    c_strides: tuple[int, int, int],
+    blocking: Blocking | None = None,
+) -> GemmLaunch:
+    """Plan ``C[b, i, j] = sum over k of A[b, i, k] * B[b, k, j]``.
+
+    Parameters
+    ----------
+    kind : {"double", "float"}
+    nbatch, m, n, k : int
+        Sizes, each 0 or more; with `k` of 0 the result is 0.
+    a_strides, b_strides, c_strides : (batch, row, column) strides in elements
+        Any integers for `A` (batch, m, k) and `B` (batch, k, n), 0 and negative ones included;
+        elements of `C` must not share memory.
+    blocking : Blocking, optional
+        In place of the plan's own choice.
+
+    Returns
+    -------
+    GemmLaunch
+    """
+    swapped, sizes, strides = _normalised(nbatch, m, n, k, a_strides, b_strides, c_strides)
+    nbatch, m, n, k = sizes
+    a, b, c = strides
+    size = FLOAT_BITS[kind] // 8
+    cut = blocking or choose_blocking(kind, m, n, k, a, b)
+    chunk_rows = max(1, min(cut.chunk_rows, m))
+    chunk_columns = max(1, min(cut.chunk_columns, n))
+    joined = max(1, cut.rows_joined // chunk_rows)
+    rows = min(joined * chunk_rows, max(m, 1))
+    block_columns = min(cut.block_columns, chunk_columns)
+    block_rows = min(cut.block_rows, rows)
+    length = min(k, UNIT)
+    shape = host_shape(kind)
+    filled = -(-block_columns // shape.width) * shape.width
+    a_bytes = _rounded(block_rows * length * size + VECTOR_BYTES) if cut.pack_a else 0
+    b_bytes = _rounded(filled * length * size) if cut.pack_b else 0
+    stage_bytes = _rounded(rows * chunk_columns * size) if n > 1 and c[2] != 1 else 0
+    units = max(1, -(-k // UNIT))
+    # The most results that wait at once: the most bits set in any of 1 .. units-1.
+    deepest = units.bit_length() - 1
+    slot_bytes = _rounded(rows * block_columns * size) if deepest > 1 else 0
+    work = a_bytes + b_bytes + stage_bytes + slot_bytes * max(0, deepest - 1)
+    extent = nbatch * -(-m // chunk_rows) * -(-n // chunk_columns)
+    tail = (
+        (nbatch, m, n, k, *a, *b, *c, 0, 0, 0)
+        + (chunk_rows, chunk_columns, joined, block_rows, block_columns)
+        + (a_bytes, b_bytes, stage_bytes, slot_bytes, work + VECTOR_BYTES if work else 0)
+    )
+    parts = [w for w, on in (("A", cut.pack_a), ("B", cut.pack_b), ("C", stage_bytes > 0)) if on]
+    variant = f"{shape.rows}x{shape.vectors}" + (" packs " + "".join(parts) if parts else "")
+    flops = 2.0 * nbatch * m * n * max(k, 1)
+    cost = 50.0 + 20.0 * nbatch + flops / (45.0 if kind == "double" else 90.0)
+    return GemmLaunch(kernel_name(kind), tail, extent, cost, work, variant, swapped)
+
+
+def _rounded(count: int) -> int:
+    return -(-count // VECTOR_BYTES) * VECTOR_BYTES
