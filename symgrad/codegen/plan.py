@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from symgrad.codegen import jit, pool
+from symgrad.codegen import dispatch, jit, pool
 from symgrad.codegen.ir import Function, Module, Val, constant
 
 # Below this estimate a call keeps the GIL: releasing it next to a busy Python thread can
@@ -90,7 +90,7 @@ def build_runner(module: Module) -> None:
     plan, slots = f.arguments
     zero, one = constant("i64", 0), constant("i64", 1)
     words = constant("i64", LAUNCH_WORDS)
-    short = constant("i64", pool.HOT_NS)
+    short = constant("i64", dispatch.HOT_NS)
 
     def word(launch: Val, index: int, kind: str = "i64") -> Val:
         return f.load(f.gep(launch, constant("i64", index), "i64"), kind)
@@ -140,7 +140,7 @@ def build_runner(module: Module) -> None:
     f.finish()
 
 
-@cache
+@pool.locked_once
 def _runner() -> jit.Library:
     pool.symbols()
     module = Module()
