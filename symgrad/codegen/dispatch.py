@@ -22,6 +22,10 @@ HOT_NS = 5_000
 # Waking a sleeping thread costs the caller some 20 us, and the thread comes 60-100 us later.
 COLD_NS = 200_000
 
+# Jobs too short to wake for count together when they follow each other within this time,
+# about what a worker spins: such a stream keeps a worker awake once it is.
+GAP_NS = 50_000
+
 FEW_CLAIMS, MANY_CLAIMS = 8, 32
 MANY_NS = 1_000_000
 
@@ -45,6 +49,7 @@ DISPATCH = (
     DISPATCH_HEAD
     + """
 entry:
+  %clock = alloca [2 x i64], align 8
   %workers.now = load atomic i32, $workers monotonic, align 4
   %wanted = load atomic i32, $wanted monotonic, align 4
   %sleepers = load atomic i32, $sleepers monotonic, align 4
@@ -56,9 +61,30 @@ entry:
   %company = or i1 %awake, %worth
   %split = and i1 %several, %long
   %may = and i1 %split, %allowed
-  %go = and i1 %may, %company
-  br i1 %go, label %take, label %alone
+  br i1 %may, label %consider, label %alone
+consider:
+  br i1 %company, label %take, label %account
+account:
+  %r = call i32 @clock_gettime(i32 1, ptr %clock)
+  %seconds = load i64, ptr %clock, align 8
+  %rest.at = getelementptr i64, ptr %clock, i64 1
+  %rest = load i64, ptr %rest.at, align 8
+  %billions = mul i64 %seconds, 1000000000
+  %now = add i64 %billions, %rest
+  %until = load atomic i64, $until monotonic, align 8
+  %idle = sub i64 %now, %until
+  %apart = icmp sgt i64 %idle, $gap_ns
+  %owed = load atomic i64, $owed monotonic, align 8
+  %carried = select i1 %apart, i64 0, i64 %owed
+  %due = add i64 %carried, %cost
+  %end = add i64 %now, %cost
+  store atomic i64 %end, $until monotonic, align 8
+  %enough.due = icmp sge i64 %due, $cold_ns
+  %due.next = select i1 %enough.due, i64 0, i64 %due
+  store atomic i64 %due.next, $owed monotonic, align 8
+  br i1 %enough.due, label %take, label %alone
 take:
+  %rousing = phi i1 [ %worth, %consider ], [ true, %account ]
   %pair = cmpxchg $busy, i32 0, i32 1 acquire monotonic
   %got = extractvalue { i32, i1 } %pair, 1
   br i1 %got, label %taken, label %alone
@@ -103,7 +129,7 @@ publish:
   ; Ordered with a worker's count of itself as asleep and its last look at the epoch: one
   ; of the two sees the other.
   %was = atomicrmw xchg $word, i64 %word.new seq_cst
-  br i1 %worth, label %rouse, label %look
+  br i1 %rousing, label %rouse, label %look
 rouse:
   %asleep = load atomic i32, $sleepers seq_cst, align 4
   %none = icmp sle i32 %asleep, 0
@@ -216,6 +242,7 @@ def ir_text(name: str | None) -> str:
         "gettid": workers.GETTID[name],
         "hot_ns": HOT_NS,
         "cold_ns": COLD_NS,
+        "gap_ns": GAP_NS,
         "many_ns": MANY_NS,
         "few_claims": FEW_CLAIMS,
         "many_claims": MANY_CLAIMS,

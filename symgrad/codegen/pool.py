@@ -33,6 +33,7 @@ from functools import cache, partial, wraps
 from typing import TypeVar
 
 from symgrad.codegen import dispatch, jit, workers
+from symgrad.codegen.ir import Module
 
 SPIN_NS = 50_000
 MAX_THREADS = workers.MAX_WORKERS + 1
@@ -46,6 +47,11 @@ CALIBRATION_TURNS = 2000
 T = TypeVar("T")
 _LOCK = threading.RLock()
 _STOP: list[Callable[[], None]] = []
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
+    )
 
 
 class _Settings(ctypes.Structure):
@@ -61,7 +67,7 @@ def machine() -> str | None:
     return name if known else None
 
 
-def _default_threads() -> int:
+def default_threads() -> int:
     """SYMGRAD_NUM_THREADS, else the CPUs that this process may use."""
     text = os.environ.get("SYMGRAD_NUM_THREADS", "").strip()
     if text and not (text.isdecimal() and int(text) > 0):
@@ -104,7 +110,7 @@ def locked_once(function: Callable[[], T]) -> Callable[[], T]:
 
 @locked_once
 def _settings() -> _Settings:
-    settings = _Settings(_default_threads() - 1, 0)
+    settings = _Settings(default_threads() - 1, 0)
     _immortal(settings)
     return settings
 
@@ -140,15 +146,17 @@ def symbols() -> dict[str, int]:
     ``sg_dispatch`` takes one argument more, the serial nanoseconds still ahead of the
     caller, this kernel included. ``sg_stop()`` stops and joins the workers.
     """
-    name = machine()
-    text = dispatch.ir_text(name)
-    if name is None:
-        library = jit.link(jit.emit_object(text), EXPORTS)
+    module = Module()
+    module.add_function("sg_dispatch", dispatch.ir_text(machine()))
+    if machine() is None:
+        library = jit.compile_module(module, EXPORTS)
     else:
         settings = _settings()
-        jit.add_symbol("sg_page", _new_page())
-        jit.add_symbol("sg_settings", ctypes.addressof(settings))
-        library = jit.link(jit.emit_object(text), [*EXPORTS, "sg_spin"], ["sg_page", "sg_settings"])
+        places = {"sg_page": _new_page(), "sg_settings": ctypes.addressof(settings)}
+        for symbol, address in places.items():
+            jit.add_symbol(symbol, address)
+            module.declarations[symbol] = f"@{symbol} = external global i8"
+        library = jit.compile_module(module, [*EXPORTS, "sg_spin"])
         settings.turns = _spin_turns(library["sg_spin"])
     _immortal(library)
     for symbol in EXPORTS:

@@ -38,6 +38,8 @@ FIELDS = {
     "busy": 384,
     "workers": 388,
     "stop": 392,
+    "owed": 400,
+    "until": 408,
     "fn": 512,
     "slots": 520,
     "args": 528,
@@ -100,11 +102,10 @@ define internal void @sg_adopt(i64 %wide) nounwind {
 }
 
 SYSTEM = """
-@sg_page = external global i8
-@sg_settings = external global i8
 declare i64 @syscall(i64, ...)
 declare i32 @sched_getcpu()
 declare i32 @sched_yield()
+declare i32 @clock_gettime(i32, ptr)
 declare i32 @sched_getaffinity(i32, i64, ptr)
 declare i32 @sched_setaffinity(i32, i64, ptr)
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
