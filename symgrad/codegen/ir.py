@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 FLOAT_BITS = {"double": 64, "float": 32}
 INT_BITS = {"i64": 64, "i32": 32, "i16": 16, "i8": 8, "i1": 1}
@@ -152,7 +152,7 @@ class Function:
         self.result = result
         self.attributes = attributes
         self.linkage = linkage
-        self._lines: list[str] = []
+        self._lines: list[Any] = []
         self._entry: list[str] = []
         self._count = 0
         self.block = "entry"
@@ -170,12 +170,24 @@ class Function:
         """Append an instruction without a result."""
         self._lines.append(f"  {text}")
 
+    def section(self) -> list[Any]:
+        """A list at the current place that takes instructions later, through `redirect`."""
+        part: list[Any] = []
+        self._lines.append(part)
+        return part
+
+    def redirect(self, lines: list[Any]) -> list[Any]:
+        """Emit into another section from now on; returns the one in use so far."""
+        before = self._lines
+        self._lines = lines
+        return before
+
     def finish(self) -> None:
         """Close the function and hand it to the module."""
         result = "void" if self.result is None else type_text(*self.result)
         arguments = ", ".join(str(a) for a in self.arguments)
         head = f"define {self.linkage} {result} @{self.name}({arguments}) {self.attributes} {{"
-        body = ["entry:", *self._entry, *self._lines, "}"]
+        body = ["entry:", *self._entry, *_flattened(self._lines), "}"]
         self.module.add_function(self.name, "\n".join([head, *body]))
 
     # -- control flow -----------------------------------------------------------------
@@ -195,15 +207,15 @@ class Function:
     def branch_if(self, condition: Val, yes: str, no: str) -> None:
         self.do(f"br i1 {condition.ref}, label %{yes}, label %{no}")
 
-    def phi(self, kind: str, width: int = 1) -> tuple[Val, int]:
+    def phi(self, kind: str, width: int = 1) -> tuple[Val, list[Any], int]:
         """An empty phi node and its place, to be filled with `set_phi`."""
         value = self.emit("phi", kind, width)
-        return value, len(self._lines) - 1
+        return value, self._lines, len(self._lines) - 1
 
-    def set_phi(self, phi: tuple[Val, int], incoming: Sequence[tuple[Val, str]]) -> None:
-        value, place = phi
+    def set_phi(self, phi: tuple[Val, list[Any], int], incoming: Sequence[tuple[Val, str]]) -> None:
+        value, lines, place = phi
         pairs = ", ".join(f"[ {v.ref}, %{block} ]" for v, block in incoming)
-        self._lines[place] = f"  {value.ref} = phi {value.type} {pairs}"
+        lines[place] = f"  {value.ref} = phi {value.type} {pairs}"
 
     def ret(self, value: Val | None = None) -> None:
         self.do("ret void" if value is None else f"ret {value}")
@@ -435,6 +447,21 @@ class Function:
             self.do(instruction)
             return None
         return self.emit(instruction, *result)
+
+
+def _flattened(lines: list[Any]) -> list[str]:
+    """The text of nested sections, in order."""
+    flat: list[str] = []
+    stack: list[Any] = [iter(lines)]
+    while stack:
+        for line in stack[-1]:
+            if isinstance(line, list):
+                stack.append(iter(line))
+                break
+            flat.append(line)
+        else:
+            stack.pop()
+    return flat
 
 
 def _align_of(kind: str) -> int:

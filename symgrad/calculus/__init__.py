@@ -1,0 +1,6 @@
+"""Derivatives as expressions: reverse mode, forward mode, batching. Start at `reverse.pullback`."""
+
+from symgrad.calculus.forward import pushforward
+from symgrad.calculus.reverse import pullback
+
+__all__ = ["pullback", "pushforward"]

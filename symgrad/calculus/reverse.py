@@ -1,0 +1,141 @@
+"""Reverse mode: from cotangents of outputs to cotangents of inputs, as expressions.
+
+One function, `pullback`, walks the graph once in descending creation order. It knows the kinds
+of derivative rule, never an op by name; the only op it builds with a meaning of its own is
+`keep`, the strong zero. A cotangent of the form ``keep(c, g)`` stays so through products and
+through movements that do not add elements, so ``0 * inf`` never arises from a branch that was
+not taken, at any order. Start reading at `pullback`, then `contributions`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from symgrad.expr import Expr, ancestors
+from symgrad.op import interning
+from symgrad.ops.arithmetic import add, keep, mul, neg
+from symgrad.ops.reduce import sum_to
+
+Visit = Callable[[Expr, Expr], Expr]
+
+
+def scale(g: Expr, factor: Expr | float) -> Expr:
+    """g * factor, with a selection in `g` kept outermost."""
+    if not isinstance(factor, Expr):
+        if factor == 1.0:
+            return g
+        if factor == -1.0:
+            return through(neg, g)
+    if g.op is keep:
+        condition, inner = g.args
+        return keep(condition, scale(inner, factor))  # type: ignore[no-any-return]
+    return mul(g, factor)  # type: ignore[no-any-return]
+
+
+def through(linear: Callable[[Expr], Expr], g: Expr) -> Expr:
+    """An elementwise linear map applied under the selections of `g`."""
+    if g.op is keep:
+        condition, inner = g.args
+        return keep(condition, through(linear, inner))  # type: ignore[no-any-return]
+    return linear(g)
+
+
+def contributions(node: Expr, g: Expr) -> Sequence[Expr | None]:
+    """The cotangents that `node` with cotangent `g` passes to its arguments."""
+    op = node.op
+    attrs = dict(zip(op.attributes, node.attrs, strict=True)) if node.attrs else {}
+    rule = op.rule
+    if rule == "partials":
+        result: list[Expr | None] = []
+        for a, p in zip(node.args, op.partials(node, *node.args, **attrs), strict=True):
+            if p is None or not a.requires_grad:
+                result.append(None)
+            else:
+                result.append(sum_to(scale(g, p), a.shape))
+        return result
+    if rule == "select":
+        result = []
+        for a, choice in zip(node.args, op.select(node, *node.args, **attrs), strict=True):
+            if choice is None or not a.requires_grad:
+                result.append(None)
+            else:
+                mask, weight = choice
+                result.append(sum_to(keep(mask, scale(g, weight)), a.shape))
+        return result
+    if rule == "vjp":
+        return op.vjp(g, node, *node.args, **attrs)
+    if op.injective and g.op is keep:
+        condition, inner = g.args
+        moved = op.adjoint(inner, *node.args, **attrs)
+        masks = op.adjoint(condition, *node.args, **attrs)
+        return [None if m is None else keep(c, m) for c, m in zip(masks, moved, strict=True)]
+    passed = op.adjoint(g, *node.args, **attrs)
+    if op.family == "elementwise":
+        return [
+            None if p is None else sum_to(p, a.shape)
+            for a, p in zip(node.args, passed, strict=True)
+        ]
+    return passed
+
+
+def pullback(
+    outputs: Sequence[Expr],
+    cotangents: Sequence[Expr],
+    inputs: Sequence[Expr],
+    visit: Visit | None = None,
+) -> list[Expr | None]:
+    """Cotangents of `inputs`.
+
+    Parameters
+    ----------
+    outputs, cotangents : sequences of Expr
+        Pairs of equal shape and dtype; an output may occur several times.
+    inputs : sequence of Expr
+        Leaves or intermediate nodes.
+    visit : callable, optional
+        Called once per node that passes a cotangent on, with the node and its complete
+        cotangent; returns the cotangent to go on with (hooks).
+
+    Returns
+    -------
+    list of Expr or None
+        None where no path leads from the outputs to the input: a structural zero.
+    """
+    nodes = ancestors(outputs, _differentiable)
+    wanted = {id(n) for n in inputs}
+    needed: set[int] = set()
+    for n in nodes:
+        if id(n) in wanted:
+            needed.add(id(n))
+        elif _differentiable(n):
+            for a in n.args:
+                if id(a) in needed:
+                    needed.add(id(n))
+                    break
+    held: dict[int, Expr] = {}
+    done: dict[int, Expr] = {}
+    with interning(nodes):
+        for y, g in zip(outputs, cotangents, strict=True):
+            if id(y) in needed:
+                held[id(y)] = add(held[id(y)], g) if id(y) in held else g
+        for node in reversed(nodes):
+            g_node = held.pop(id(node), None)
+            if g_node is None:
+                continue
+            if visit is not None:
+                g_node = visit(node, g_node)
+            if id(node) in wanted:
+                done[id(node)] = g_node
+            if not _differentiable(node) or not any(id(a) in needed for a in node.args):
+                continue
+            for a, part in zip(node.args, contributions(node, g_node), strict=True):
+                if part is None or id(a) not in needed:
+                    continue
+                before = held.get(id(a))
+                held[id(a)] = part if before is None else add(before, part)
+    return [done.get(id(n)) for n in inputs]
+
+
+def _differentiable(node: Expr) -> bool:
+    """Whether derivatives go on from `node` to its arguments."""
+    return node.requires_grad and node.op.family != "leaf"

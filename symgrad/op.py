@@ -1,0 +1,623 @@
+"""The declaration protocol: one op, one class, one place; and the registry of all ops.
+
+Structures:
+
+* `Op` and its families (`Elementwise`, `Reduce`, `Movement`, `Index`, `Contract`, `Library`,
+  `Create`): the base class says how shape, dtype, scheduling and batching behave. `@op` checks a
+  class, makes its functions static, puts the one instance in `REGISTRY` and returns it.
+* `Composite`: a function written with other ops, registered alike (`@composite`).
+* `Case` and `T`: samples and error samples, from which the tests are written.
+
+A class states exactly one derivative rule:
+
+``partials(out, *args)``
+    elementwise; the partial derivatives as expressions, None for no derivative.
+``select(out, *args)``
+    elementwise choice; per argument None or a pair (mask, weight): the cotangent is kept where
+    the mask holds, times the weight.
+``adjoint(g, *args)``
+    for maps linear in all arguments jointly (``linear = "joint"``) or in each (``"each"``).
+``vjp(g, out, *args)``
+    the pullback, linear in g.
+``nodiff = "reason"``
+    the op has no derivative.
+
+Interpreters (calculus, formula, schedule) ask for the family and the rule kind, never for an op
+by name. Start reading at `op`, then `Elementwise.__call__`, then `record`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import numpy as np
+
+from symgrad import dtypes
+from symgrad.dtypes import DType
+from symgrad.expr import Expr
+
+RULES = ("partials", "select", "adjoint", "vjp", "nodiff")
+REGISTRY: dict[str, Op] = {}
+COMPOSITES: dict[str, Composite] = {}
+
+
+class _State(threading.local):
+    """Per-thread recording state: grad mode, and the table that interns calculus' own nodes."""
+
+    grad = True
+    table: dict[Any, Expr] | None = None
+
+
+STATE = _State()
+
+
+# -- samples ----------------------------------------------------------------------------
+
+
+class T:
+    """A tensor argument of a sample: shape, value range, dtype.
+
+    Parameters
+    ----------
+    *shape : int
+    lo, hi : float
+        Values are drawn uniformly from [lo, hi].
+    dtype : {"float", "int", "bool"} or DType
+        "float" stands for each floating dtype in turn.
+    make : callable, optional
+        Function of (rng, shape) that returns the array, for structured samples such as positive
+        definite matrices.
+    """
+
+    def __init__(
+        self,
+        *shape: int,
+        lo: float = -2.0,
+        hi: float = 2.0,
+        dtype: str | DType = "float",
+        make: Callable[[np.random.Generator, tuple[int, ...]], np.ndarray] | None = None,
+    ) -> None:
+        self.shape = shape
+        self.lo = lo
+        self.hi = hi
+        self.dtype = dtype
+        self.make = make
+
+    def draw(self, rng: np.random.Generator, floating: np.dtype) -> np.ndarray:
+        """An array of this description; `floating` is what "float" stands for."""
+        if self.make is not None:
+            array = self.make(rng, self.shape)
+            return array.astype(floating) if array.dtype.kind == "f" else array
+        if self.dtype == "bool":
+            return np.asarray(rng.random(self.shape) < 0.5)
+        if self.dtype == "int":
+            return np.asarray(rng.integers(int(self.lo), int(self.hi) + 1, self.shape))
+        numpy_type = floating if self.dtype == "float" else self.dtype.numpy  # type: ignore[union-attr]
+        return np.asarray(rng.uniform(self.lo, self.hi, self.shape)).astype(numpy_type)
+
+    def __repr__(self) -> str:
+        name = self.dtype if isinstance(self.dtype, str) else self.dtype.name
+        return f"{name}{list(self.shape)}"
+
+
+class Case:
+    """One sample call: arguments (`T`, lists of `T`, numbers, arrays) and keywords.
+
+    Parameters
+    ----------
+    *args
+    match : str, optional
+        For an error sample: a regular expression that the message must contain.
+    error : exception type
+        The class of that error.
+    smooth : bool
+        Whether derivatives may be checked by differences at this sample.
+    **attrs
+        Keyword arguments of the call.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        match: str | None = None,
+        error: type[Exception] = RuntimeError,
+        smooth: bool = True,
+        **attrs: Any,
+    ) -> None:
+        self.args = args
+        self.attrs = attrs
+        self.match = match
+        self.error = error
+        self.smooth = smooth
+
+    def __repr__(self) -> str:
+        parts = [repr(a) for a in self.args]
+        parts += [f"{k}={v!r}" for k, v in self.attrs.items()]
+        return ", ".join(parts)
+
+
+# -- recording --------------------------------------------------------------------------
+
+
+def record(
+    op: Op, args: tuple[Expr, ...], attrs: tuple[Any, ...], shape: tuple[int, ...], dtype: DType
+) -> Expr:
+    """Make the node; derivatives flow through it if grad mode is on and an argument needs them."""
+    requires_grad = False
+    if STATE.grad and op.differentiable and dtype.category == 2:
+        for a in args:
+            if a.requires_grad:
+                requires_grad = True
+                break
+    table = STATE.table
+    if table is None:
+        return Expr(op, args, attrs, shape, dtype, requires_grad)
+    key = (op, attrs, requires_grad, shape, dtype, *map(id, args))
+    found = table.get(key)
+    if found is None:
+        found = table[key] = Expr(op, args, attrs, shape, dtype, requires_grad)
+    return found
+
+
+@contextmanager
+def interning(seed: Sequence[Expr] = ()) -> Iterator[None]:
+    """Within the block equal nodes are made once; nodes in `seed` count as made already."""
+    outer = STATE.table
+    table: dict[Any, Expr] = {} if outer is None else outer
+    for n in seed:
+        if n.args:
+            key = (n.op, n.attrs, n.requires_grad, n.shape, n.dtype, *map(id, n.args))
+            table.setdefault(key, n)
+    STATE.table = table
+    try:
+        yield
+    finally:
+        STATE.table = outer
+
+
+@contextmanager
+def grad_mode(enabled: bool) -> Iterator[None]:
+    """Set grad mode for this thread within the block."""
+    before = STATE.grad
+    STATE.grad = enabled
+    try:
+        yield
+    finally:
+        STATE.grad = before
+
+
+# -- leaves -----------------------------------------------------------------------------
+
+
+class Op:
+    """Base of all ops. See the module docstring for what a class declares."""
+
+    name: ClassVar[str] = ""
+    attributes: ClassVar[tuple[str, ...]] = ()
+    family: ClassVar[str] = ""
+    linear: ClassVar[str] = ""
+    rule: ClassVar[str] = ""
+    differentiable: ClassVar[bool] = True
+    injective: ClassVar[bool] = False
+    bounded: ClassVar[bool] = False
+    pieces: ClassVar[bool] = False
+    keeps_order: ClassVar[bool] = False
+    reads: ClassVar[bool] = False
+    nodiff: ClassVar[str]
+    domain: ClassVar[tuple[float, float]] = (-3.0, 3.0)
+    samples: ClassVar[Sequence[Case]] = ()
+    errors: ClassVar[Sequence[Case]] = ()
+    cost: ClassVar[float] = 1.0
+    """Cost of one element in units of one addition."""
+
+    shape: ClassVar[Callable[..., tuple[int, ...]]]
+    partials: ClassVar[Callable[..., tuple[Expr | float | None, ...]]]
+    select: ClassVar[Callable[..., tuple[tuple[Expr, Expr | float] | None, ...]]]
+    adjoint: ClassVar[Callable[..., tuple[Expr | None, ...]]]
+    vjp: ClassVar[Callable[..., tuple[Expr | None, ...]]]
+    ref: ClassVar[Callable[..., Any]]
+    sympy: ClassVar[Callable[..., Any]]
+    lower: ClassVar[Callable[..., Any]]
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return (_by_name, (self.name,))
+
+    def __call__(self, *args: Any, **attrs: Any) -> Expr:
+        raise TypeError(f"{self.name}: cannot be called directly")
+
+
+def _by_name(name: str) -> Op:
+    return REGISTRY[name]
+
+
+class Leaf(Op):
+    """A node without a computation: an input, a parameter, a constant."""
+
+    family = "leaf"
+
+
+class _Input(Leaf):
+    """A tensor whose value comes from outside, or from its one argument (a rebound leaf)."""
+
+    name = "input"
+
+
+class _Constant(Leaf):
+    """A Python number. A runtime argument of compiled code unless its attribute fixes it."""
+
+    name = "constant"
+    attributes = ("fixed",)
+
+
+INPUT = _Input()
+CONSTANT = _Constant()
+REGISTRY["input"] = INPUT
+REGISTRY["constant"] = CONSTANT
+
+_FIXED_NUMBERS = {0.0, 1.0, -1.0, 2.0, -2.0, 0.5}
+
+
+def constant(value: bool | int | float, dtype: DType, fixed: bool = False) -> Expr:
+    """A 0-d constant.
+
+    Parameters
+    ----------
+    value : bool, int or float
+    dtype : DType
+    fixed : bool
+        Compile the value in (exponents) instead of passing it at run time.
+        0, ±1, ±2 and ½ are always compiled in.
+    """
+    number: bool | int | float
+    if dtype.category == 2:
+        number = float(value)
+        bits: Any = np.float64(number).tobytes()
+        keyed = fixed or number in _FIXED_NUMBERS
+    else:
+        number = bool(value) if dtype.category == 0 else int(value)
+        bits = number
+        keyed = fixed or dtype.category == 0 or number in (0, 1, -1, 2)
+    table = STATE.table
+    key = (CONSTANT, bits, dtype, keyed)
+    if table is not None and key in table:
+        return table[key]
+    node = Expr(CONSTANT, (), (number if keyed else None,), (), dtype, False, number)
+    if table is not None:
+        table[key] = node
+    return node
+
+
+def input_node(shape: tuple[int, ...], dtype: DType, value: Any = None, grad: bool = False) -> Expr:
+    """A leaf for a value from outside."""
+    return Expr(INPUT, (), (), shape, dtype, grad, value)
+
+
+# -- families ---------------------------------------------------------------------------
+
+
+def broadcast_shapes(name: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """The common shape under broadcasting.
+
+    Raises
+    ------
+    RuntimeError
+        Naming the op, the two sizes and the dimension, in torch's words.
+    """
+    rank = max(map(len, shapes))
+    result = [1] * rank
+    for shape in shapes:
+        offset = rank - len(shape)
+        for i, size in enumerate(shape):
+            if size == 1:
+                continue
+            have = result[offset + i]
+            if have == 1:
+                result[offset + i] = size
+            elif have != size:
+                raise RuntimeError(
+                    f"{name}: The size of tensor a ({have}) must match the size of tensor b ({size}) "
+                    f"at non-singleton dimension {offset + i} (got shapes "
+                    f"{', '.join(str(tuple(s)) for s in shapes)}); reshape or slice one of them"
+                )
+    return tuple(result)
+
+
+def promote(args: Sequence[Expr | bool | int | float]) -> DType:
+    """torch.result_type over tensors and Python numbers."""
+    dimensioned = zero = number = None
+    for a in args:
+        if isinstance(a, Expr):
+            if a.shape:
+                dimensioned = a.dtype if dimensioned is None else dtypes.promote_types(dimensioned, a.dtype)
+            else:
+                zero = a.dtype if zero is None else dtypes.promote_types(zero, a.dtype)
+        else:
+            kind = dtypes.of_number(a)
+            number = kind if number is None else dtypes.promote_types(number, kind)
+    return dtypes.result_type(dimensioned, zero, number)
+
+
+class Elementwise(Op):
+    """One result element per broadcast position.
+
+    Class attributes
+    ----------------
+    accepts : str
+        "number" as promoted; "float": integers become the default float; "any" and "same" leave
+        operands alone; "bool": operands become bool; "integer": bool and ints only.
+    gives : str
+        "same" as the promoted operands, or "bool".
+    conditions : int
+        How many leading operands are boolean conditions outside promotion (`where`).
+    """
+
+    family = "elementwise"
+    accepts: ClassVar[str] = "number"
+    gives: ClassVar[str] = "same"
+    conditions: ClassVar[int] = 0
+    arity: ClassVar[int] = 1
+    fixed_operands: ClassVar[tuple[int, ...]] = ()
+
+    def __call__(self, *args: Any, **attrs: Any) -> Expr:
+        if len(args) != self.arity:
+            raise TypeError(
+                f"{self.name}: takes {self.arity} tensor arguments (got {len(args)}); see help"
+            )
+        operands = self.operands(args)
+        first = operands[0].shape
+        shape = first
+        for a in operands:
+            if a.shape != first:
+                shape = broadcast_shapes(self.name, [a.shape for a in operands])
+                break
+        dtype = dtypes.bool_ if self.gives == "bool" else operands[-1].dtype
+        values = tuple([attrs[k] for k in self.attributes]) if self.attributes else ()
+        return record(self, operands, values, shape, dtype)
+
+    def operands(self, args: Sequence[Any]) -> tuple[Expr, ...]:
+        """Promote and cast the operands; Python numbers become constants."""
+        numeric = args[self.conditions :]
+        first = numeric[0]
+        for a in args:
+            if not isinstance(a, Expr | bool | int | float | np.number | np.bool_):
+                raise TypeError(
+                    f"{self.name}: operands must be tensors or numbers (got {type(a).__name__})"
+                )
+        if isinstance(first, Expr) and all(
+            isinstance(a, Expr) and a.dtype is first.dtype for a in numeric
+        ):
+            common = first.dtype
+        else:
+            common = promote(numeric)
+        target = self.operand_dtype(common)
+        return tuple(
+            self._operand(a, dtypes.bool_ if i < self.conditions else target, i)
+            for i, a in enumerate(args)
+        )
+
+    def operand_dtype(self, common: DType) -> DType:
+        """The dtype the operands are cast to, from their promoted dtype."""
+        if self.accepts == "float" and common.category != 2:
+            return dtypes.get_default_dtype()
+        if self.accepts == "bool":
+            return dtypes.bool_
+        if self.accepts == "integer" and common.category == 2:
+            raise RuntimeError(
+                f'"{self.name}" not implemented for {common.name}: needs bool or integer operands; '
+                "convert with .to(symgrad.int64)"
+            )
+        return common
+
+    def _operand(self, a: Any, dtype: DType, place: int) -> Expr:
+        if isinstance(a, Expr):
+            return a if a.dtype is dtype else cast_to(a, dtype)
+        return constant(a, dtype, fixed=place in self.fixed_operands)
+
+
+class Reduce(Op):
+    """Removes one axis at a time by combining its elements in the fixed blocked tree.
+
+    A class declares ``combine`` ("add", "mul", "max", "min", "or", "and", "argmax", "argmin") and
+    the result's dtype rule; the front function with torch's signature is `symgrad.ops.reduce`'s.
+    The node itself always reduces one axis and keeps the others: attribute ``dim``.
+    """
+
+    family = "reduce"
+    attributes = ("dim",)
+    combine: ClassVar[str] = "add"
+    identity: ClassVar[float] = 0.0
+    empty: ClassVar[float] = 0.0
+    """The result over no elements at all."""
+
+    def result_dtype(self, dtype: DType) -> DType:
+        """The dtype of the result, from the argument's."""
+        return dtype
+
+    def __call__(self, *args: Any, **attrs: Any) -> Expr:
+        dim = attrs["dim"]
+        first = args[0]
+        shape = first.shape[:dim] + first.shape[dim + 1 :]
+        return record(self, tuple(args), (dim,), shape, self.result_dtype(first.dtype))
+
+
+class Cumulative(Op):
+    """Runs along one axis, each result combining all elements up to it, in order."""
+
+    family = "cumulative"
+    attributes = ("dim",)
+    combine: ClassVar[str] = "add"
+    identity: ClassVar[float] = 0.0
+
+    def __call__(self, *args: Any, **attrs: Any) -> Expr:
+        x = args[0]
+        return record(self, (x,), (attrs["dim"],), x.shape, x.dtype)
+
+
+class Movement(Op):
+    """Places elements elsewhere without changing them.
+
+    ``index(position, shape, **attrs)`` maps positions of the result to positions of the
+    argument; the schedule folds it into loads, so a movement costs nothing by itself.
+    """
+
+    family = "movement"
+    linear = "joint"
+
+    def __call__(self, x: Any, *args: Any, **attrs: Any) -> Expr:
+        values = tuple([attrs[k] for k in self.attributes])
+        return record(self, (x, *args), values, self.shape(x, *args, **attrs), x.dtype)
+
+
+class Library(Op):
+    """Computed by a routine on whole arrays (LAPACK, sorting), outside the loop kernels.
+
+    ``ref(*arrays, **attrs)`` is the routine itself. A class with several results returns them
+    through `project`; ``dtype(*args, **attrs)`` gives the result's dtype.
+    """
+
+    family = "library"
+    eager_check: ClassVar[bool] = True
+    """Runs at the call in eager mode, since it can fail on values."""
+
+    def result_dtype(self, *args: Expr, **attrs: Any) -> DType:
+        """The dtype of the result."""
+        return args[0].dtype
+
+    def __call__(self, *args: Any, **attrs: Any) -> Expr:
+        values = tuple([attrs[k] for k in self.attributes])
+        shape = self.shape(*args, **attrs)
+        return record(self, tuple(args), values, shape, self.result_dtype(*args, **attrs))
+
+
+class Index(Library):
+    """Reads or writes elements at positions that are themselves values."""
+
+    family = "index"
+    eager_check = False
+
+
+class Contract(Op):
+    """Batched matrix product, the one contraction kernel: (B, M, K) x (B, K, N) -> (B, M, N)."""
+
+    family = "contract"
+    linear = "each"
+
+    def __call__(self, *args: Any, **attrs: Any) -> Expr:
+        a, b = args
+        return record(self, (a, b), (), (a.shape[0], a.shape[1], b.shape[2]), a.dtype)
+
+
+class Create(Op):
+    """Makes its elements from their positions (iota) or from a random stream."""
+
+    family = "create"
+
+
+class Composite:
+    """An op written with other ops: a function of expressions, with samples and a reference."""
+
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        ref: Callable[..., Any],
+        samples: Sequence[Case],
+        errors: Sequence[Case],
+    ) -> None:
+        self.name = function.__name__
+        self.function = function
+        self.ref = ref
+        self.samples = samples
+        self.errors = errors
+        self.__doc__ = function.__doc__
+        self.__wrapped__ = function
+
+    def __call__(self, *args: Any, **attrs: Any) -> Any:
+        return self.function(*args, **attrs)
+
+    def __repr__(self) -> str:
+        return f"<composite {self.name}>"
+
+
+# -- declaration ------------------------------------------------------------------------
+
+
+def cast_to(x: Expr, dtype: DType) -> Expr:
+    """`x` converted to `dtype`; the conversion op is declared in `symgrad.ops`."""
+    if x.dtype is dtype:
+        return x
+    if x.op is CONSTANT:
+        number = x.value
+        return constant(number, dtype, fixed=x.attrs[0] is not None)
+    return REGISTRY["cast"](x, dtype=dtype)
+
+
+def op(cls: type) -> Any:
+    """Check an op class, register its one instance and return it.
+
+    Raises
+    ------
+    TypeError
+        If the class lacks a docstring, samples, a reference, a SymPy form, or does not state
+        exactly one derivative rule.
+    """
+    name = cls.__name__.rstrip("_")
+    stated = [r for r in RULES if r in cls.__dict__]
+    if len(stated) != 1:
+        raise TypeError(
+            f"{name}: an op states exactly one of {', '.join(RULES)} (got {stated or 'none'}); "
+            "see CONTRIBUTING"
+        )
+    if not issubclass(cls, Op):
+        raise TypeError(f"{name}: an op derives from a family such as Elementwise")
+    needed = ["ref"] if issubclass(cls, Library) else ["ref", "sympy"]
+    if issubclass(cls, Elementwise):
+        needed.append("lower")
+    for field in needed:
+        if not hasattr(cls, field):
+            raise TypeError(f"{name}: the op class must define {field}; see CONTRIBUTING")
+    if not cls.__doc__ or len(cls.__doc__.strip()) < 10:
+        raise TypeError(f"{name}: the op class needs a docstring")
+    if not cls.samples and not issubclass(cls, Elementwise):
+        raise TypeError(f"{name}: the op class needs samples")
+    for key, member in list(cls.__dict__.items()):
+        if callable(member) and not key.startswith("__") and not isinstance(member, staticmethod):
+            if key not in ("operands", "operand_dtype", "result_dtype", "__call__"):
+                setattr(cls, key, staticmethod(member))
+    cls.name = name
+    cls.rule = stated[0]
+    cls.differentiable = stated[0] != "nodiff"
+    if name in REGISTRY:
+        raise TypeError(f"{name}: declared twice")
+    instance = cls()
+    REGISTRY[name] = instance
+    return instance
+
+
+def composite(
+    *, ref: Callable[..., Any], samples: Sequence[Case], errors: Sequence[Case] = ()
+) -> Callable[[Callable[..., Any]], Composite]:
+    """Register a function of expressions as an op written with others.
+
+    Parameters
+    ----------
+    ref : callable
+        The same function on NumPy arrays.
+    samples, errors : sequence of Case
+    """
+
+    def declare(function: Callable[..., Any]) -> Composite:
+        if not function.__doc__:
+            raise TypeError(f"{function.__name__}: a composite needs a docstring")
+        made = Composite(function, ref, samples, errors)
+        if made.name in COMPOSITES or made.name in REGISTRY:
+            raise TypeError(f"{made.name}: declared twice")
+        COMPOSITES[made.name] = made
+        return made
+
+    return declare

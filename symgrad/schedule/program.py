@@ -1,0 +1,382 @@
+"""The schedule: which values get a buffer, and which loop nest computes what, in what order.
+
+Structures:
+
+* `Schedule`: steps in order of execution, the buffers they use, and the graph they came from.
+* steps: `Loops` (a fused loop nest), `Product` (a batched matrix product), `Routine` (a library
+  call on whole arrays).
+
+A value gets a buffer if it is asked for, if it is the result of a reduction, product or library
+call, or if computing it again where it is used would cost more than reading it. All else is
+computed inside the nests that use it. Items with the same loop axes share a nest when none
+depends on another. Start reading at `schedule`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from symgrad.op import CONSTANT
+from symgrad.schedule.affine import ZERO, Affine, split_map
+from symgrad.schedule.canonical import Graph, Node
+from symgrad.schedule.nest import (
+    Item,
+    Nest,
+    NestBuilder,
+    flat_readable,
+    identity_index,
+    offset_of,
+)
+
+SEGMENT = 384
+"""Nodes of straight-line code per kernel; longer programs are cut, so that compile time stays linear."""
+
+MAX_ITEMS = 16
+DEAR = 40.0
+"""Cost of one element, in additions, above which a value used in several nests is stored."""
+
+
+class Loops:
+    """A fused loop nest."""
+
+    def __init__(self, items: list[Item], loaded: Callable[[Node], bool]) -> None:
+        self.items = items
+        self._loaded = loaded
+
+    def build(self) -> Nest:
+        """The nest in index form."""
+        own = {item.target.number for item in self.items}
+        return NestBuilder(lambda n: n.number not in own and self._loaded(n)).build(self.items)
+
+    def __repr__(self) -> str:
+        names = ", ".join(f"%{i.target.number}:{i.combine or 'store'}" for i in self.items)
+        return f"loops {list(self.items[0].domain)} -> {names}"
+
+
+class Product:
+    """A batched matrix product of two strided views of buffers.
+
+    Attributes
+    ----------
+    target : Node
+    operands : pair of (Node, offset, strides)
+        Buffer, element offset and strides of each (B, rows, columns) operand.
+    """
+
+    def __init__(
+        self, target: Node, operands: tuple[tuple[Node, int, tuple[int, ...]], ...], k: int
+    ) -> None:
+        self.target = target
+        self.operands = operands
+        self.k = k
+
+    def __repr__(self) -> str:
+        b, m, n = self.target.shape
+        return f"product {b}x({m}x{self.k} . {self.k}x{n}) -> %{self.target.number}"
+
+
+class Routine:
+    """A library call on whole contiguous arrays."""
+
+    def __init__(self, target: Node) -> None:
+        self.target = target
+        self.operands = target.args
+
+    def __repr__(self) -> str:
+        operands = ", ".join(f"%{a.number}" for a in self.operands)
+        return f"routine {self.target.op.name}({operands}) -> %{self.target.number}"
+
+
+Step = Loops | Product | Routine
+
+
+class Schedule:
+    """Steps in order, and where every stored value lives.
+
+    Attributes
+    ----------
+    graph : Graph
+    steps : list of Step
+    stored : list of Node
+        Nodes with a buffer of their own, in topological order.
+    dear : set of int
+        Numbers of stored nodes worth keeping for a later derivative.
+    """
+
+    def __init__(
+        self, graph: Graph, steps: list[Step], stored: list[Node], dear: set[int]
+    ) -> None:
+        self.graph = graph
+        self.steps = steps
+        self.stored = stored
+        self.dear = dear
+
+    def text(self) -> str:
+        """The schedule, a line per step."""
+        lines = [f"inputs: {', '.join(f'%{n.number}' for n in self.graph.nodes if n.input >= 0)}"]
+        lines += [f"{place:3d}  {step!r}" for place, step in enumerate(self.steps)]
+        return "\n".join(lines)
+
+
+def is_vector_product(n: Node) -> bool:
+    """Whether a product has a single row or column and so is summed in lanes."""
+    return n.op.family == "contract" and 1 in n.shape[1:]
+
+
+class _Storage:
+    """Decides which nodes get buffers."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.stored: set[int] = set()
+        self.through: set[int] = set()
+        self.dear: set[int] = set()
+        self._flat: dict[int, bool] = {}
+
+    def is_stored(self, n: Node) -> bool:
+        return n.number in self.stored
+
+    def is_loaded(self, n: Node) -> bool:
+        """Stored, and read back by users rather than computed again."""
+        return n.number in self.stored and n.number not in self.through
+
+    def store(self, n: Node) -> None:
+        """Give `n` a buffer that its users read."""
+        if n.input < 0:
+            self.stored.add(n.number)
+            self.through.discard(n.number)
+
+    def decide(self) -> None:
+        roots = {n.number for n in self.graph.roots}
+        cost: dict[int, float] = {}
+        users: dict[int, list[Node]] = {}
+        computed = [n for n in self.graph.nodes if n.input < 0]
+        long = len(computed) > SEGMENT
+        segment = {n.number: place // SEGMENT for place, n in enumerate(computed)}
+        for n in computed:
+            family = n.op.family
+            if family in ("reduce", "cumulative", "contract", "library") or n.op.pieces:
+                self.store(n)
+                self.dear.add(n.number)
+            elif family == "index" and not n.op.reads:
+                self.store(n)
+            elif n.number in roots:
+                self.stored.add(n.number)
+                self.through.add(n.number)
+            if family == "movement" and n.op.bounded and any(s != 1 for s in n.attrs[2]):
+                self.store(n)
+            self._arguments(n, cost)
+            if long:
+                for a in n.args:
+                    if a.input < 0 and a.op is not CONSTANT and segment[a.number] != segment[n.number]:
+                        self.store(a)
+            own = n.op.cost if family == "elementwise" else 0.0
+            cost[n.number] = own + sum(
+                0.0 if a.input >= 0 or self.is_loaded(a) else cost[a.number] for a in n.args
+            )
+            for a in n.args:
+                users.setdefault(a.number, []).append(n)
+        for n in computed:
+            if n.users > 1 and cost[n.number] >= DEAR and n.op.family == "elementwise":
+                if len({self._scope(u) for u in users.get(n.number, ())}) > 1:
+                    self.store(n)
+
+    def _scope(self, user: Node) -> Any:
+        """What tells apart users that cannot share a nest."""
+        if user.op.family in ("reduce", "cumulative", "contract", "library"):
+            return user.number
+        return user.shape
+
+    def _arguments(self, n: Node, cost: dict[int, float]) -> None:
+        family = n.op.family
+        if family in ("contract", "library") or (family == "index" and not n.op.reads):  # type: ignore[attr-defined]
+            if not is_vector_product(n):
+                for a in n.args:
+                    if family != "contract" or strided_view(a, self.is_loaded) is None:
+                        self.store(a)
+            return
+        if n.op.keeps_order:
+            a = n.args[0]
+            if split_map(a.shape, n.shape) is None and not flat_readable(
+                a, self.is_loaded, self._flat
+            ):
+                self.store(a)
+                self._flat.clear()
+            return
+        if family == "index":
+            return
+        for a in n.args:
+            if a.input >= 0 or a.op is CONSTANT or self.is_loaded(a):
+                continue
+            if n.size >= 4 * max(a.size, 1) and cost.get(a.number, 0.0) >= 4.0:
+                self.store(a)
+
+
+def strided_view(
+    n: Node, loaded: Callable[[Node], bool]
+) -> tuple[Node, int, tuple[int, ...]] | None:
+    """A node as a strided view of one stored buffer, if its movements are affine."""
+    index = identity_index(len(n.shape))
+    node = n
+    flat = False
+    while not (node.input >= 0 or loaded(node)):
+        if node.op.family != "movement" or node.op.bounded or node.op.pieces:
+            return None
+        a = node.args[0]
+        if node.op.keeps_order:
+            pairs = None if flat else split_map(a.shape, node.shape)
+            if flat:
+                pass
+            elif pairs is None:
+                index = (offset_of(index, node.shape),)
+                flat = True
+            else:
+                forms = []
+                for terms in pairs:
+                    form = ZERO
+                    for axis, factor in terms:
+                        form = form + index[axis] * factor
+                    forms.append(form)
+                index = tuple(forms)
+        elif flat:
+            return None
+        else:
+            moved = node.op.index(list(index), a, **node.attributes())  # type: ignore[attr-defined]
+            index = tuple(f if isinstance(f, Affine) else Affine(int(f)) for f in moved)
+        node = a
+    offset = index[0] if flat else offset_of(index, node.shape)
+    strides = tuple(offset.coefficient(d) for d in range(len(n.shape)))
+    return node, offset.const, strides
+
+
+def _items(n: Node) -> list[Item]:
+    """The items that compute a stored node, without the zero fill of a strided embedding."""
+    op = n.op
+    if op.family == "reduce":
+        a = n.args[0]
+        dim = n.attrs[0]
+        index = identity_index(len(a.shape))
+        if a.shape[dim] == 0:
+            return [_constant_item(n, op.empty)]  # type: ignore[attr-defined]
+        offset = offset_of(index[:dim] + index[dim + 1 :], n.shape)
+        values = tuple((x, index) for x in n.args)
+        return [Item(n, a.shape, values, offset, dim, op.combine, op.identity)]  # type: ignore[attr-defined]
+    if op.family == "cumulative":
+        a = n.args[0]
+        index = identity_index(len(a.shape))
+        offset = offset_of(index, n.shape)
+        return [
+            Item(n, a.shape, ((a, index),), offset, n.attrs[0], op.combine, op.identity, True)  # type: ignore[attr-defined]
+        ]
+    if op.family == "contract":
+        return [_vector_product(n)]
+    if op.pieces:
+        return _joined(n)
+    if op.family == "movement" and op.bounded and any(s != 1 for s in n.attrs[2]):
+        a = n.args[0]
+        _, starts, steps = n.attrs
+        index = identity_index(len(a.shape))
+        placed = tuple(f * s + b for f, s, b in zip(index, steps, starts, strict=True))
+        return [Item(n, a.shape, ((a, index),), offset_of(placed, n.shape))]
+    index = identity_index(len(n.shape))
+    return [Item(n, n.shape, ((n, index),), offset_of(index, n.shape))]
+
+
+def _joined(n: Node) -> list[Item]:
+    dim = n.attrs[0]
+    start = 0
+    items = []
+    for a in n.args:
+        index = identity_index(len(a.shape))
+        placed = tuple(f + start if d == dim else f for d, f in enumerate(index))
+        if a.size:
+            items.append(Item(n, a.shape, ((a, index),), offset_of(placed, n.shape)))
+        start += a.shape[dim]
+    return items
+
+
+def _constant_item(n: Node, value: float) -> Item:
+    node = Node(CONSTANT, (), (value,), (), n.dtype, -2)
+    index = identity_index(len(n.shape))
+    return Item(n, n.shape, ((node, ()),), offset_of(index, n.shape))
+
+
+def _vector_product(n: Node) -> Item:
+    a, b = n.args
+    batch, m, k = a.shape
+    rows = m if n.shape[2] == 1 else n.shape[2]
+    if k == 0:
+        return _constant_item(n, 0.0)
+    i, j, s = identity_index(3)
+    left = (i, j if n.shape[2] == 1 else ZERO, s)
+    right = (i, s, ZERO if n.shape[2] == 1 else j)
+    offset = i * rows + j
+    return Item(n, (batch, rows, k), ((a, left), (b, right)), offset, 2, "dot", -0.0)
+
+
+def schedule(graph: Graph) -> Schedule:
+    """Decide buffers, form nests, and put the steps in order."""
+    storage = _Storage(graph)
+    storage.decide()
+    ready: dict[int, int] = {}
+    levels: list[list[Step]] = []
+    open_nests: dict[Any, list[tuple[int, Loops]]] = {}
+
+    def at_level(level: int, step: Step) -> None:
+        while len(levels) <= level:
+            levels.append([])
+        levels[level].append(step)
+
+    def place(item: Item, level: int) -> int:
+        if 0 in item.domain:
+            return level
+        key = (item.domain, item.cumulative)
+        for found, nest in open_nests.get(key, ()):
+            axis = max(i.axis for i in nest.items)
+            fits = item.axis in (-1, axis) or axis == -1
+            if found >= level and fits and not item.cumulative and len(nest.items) < MAX_ITEMS:
+                nest.items.append(item)
+                return found
+        nest = Loops([item], storage.is_loaded)
+        open_nests.setdefault(key, []).append((level, nest))
+        at_level(level, nest)
+        return level
+
+    for n in graph.nodes:
+        if n.input >= 0 or n.op is CONSTANT:
+            ready[n.number] = 0
+            if n.input < 0 and storage.is_stored(n):
+                place(_items(n)[0], 0)
+            continue
+        inline = max((ready[a.number] for a in n.args), default=0)
+        if not storage.is_stored(n):
+            ready[n.number] = inline
+            continue
+        if n.op.family == "library" or (n.op.family == "index" and not n.op.reads):  # type: ignore[attr-defined]
+            at_level(inline, Routine(n))
+            done = inline
+        elif n.op.family == "contract" and not is_vector_product(n):
+            at_level(inline, _product(n, storage.is_loaded))
+            done = inline
+        else:
+            level = inline
+            if n.op.family == "movement" and n.op.bounded and any(s != 1 for s in n.attrs[2]):
+                level = place(_constant_item(n, 0), level) + 1
+            done = level
+            for item in _items(n):
+                done = max(done, place(item, level))
+        ready[n.number] = inline if n.number in storage.through else done + 1
+    steps = [step for level in levels for step in level]
+    stored = [n for n in graph.nodes if storage.is_stored(n)]
+    return Schedule(graph, steps, stored, storage.dear)
+
+
+def _product(n: Node, loaded: Callable[[Node], bool]) -> Product:
+    operands = []
+    for a in n.args:
+        view = strided_view(a, loaded)
+        if view is None:
+            raise AssertionError(f"operand of {n!r} has no buffer")
+        operands.append(view)
+    return Product(n, tuple(operands), n.args[0].shape[2])
