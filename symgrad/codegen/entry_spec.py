@@ -1,0 +1,227 @@
+"""What a native entry takes and gives: trees of leaves and containers, and their slots.
+
+Three structures:
+
+* leaves and containers of the arguments: `FloatLeaf`, `ArrayLeaf`, `AnyArray`, `Static` in
+  `TupleOf`, `ListOf`, `DictOf`;
+* those of the result: `NewArray`, `Scalar`, `Input`, `Same`, `Static` in the same containers;
+* `EntrySpec`: one tree per positional argument, one for the result, the plan and the memory it
+  needs.
+
+A slot is a place in the table of base pointers that kernels get; a leaf whose slot is None is
+checked but not passed on. Start reading at `EntrySpec`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True)
+class FloatLeaf:
+    """A Python float, exactly of that type; its slot points to a float64."""
+
+    slot: int | None
+
+
+@dataclass(frozen=True)
+class ArrayLeaf:
+    """An ndarray, exactly of that type, with this dtype and shape, C-contiguous and aligned."""
+
+    dtype: npt.DTypeLike
+    shape: tuple[int, ...]
+    slot: int | None
+
+
+@dataclass(frozen=True)
+class AnyArray:
+    """An ndarray of any dtype, shape and strides: the caller knows that it fits."""
+
+    slot: int | None
+
+
+@dataclass(frozen=True)
+class Static:
+    """An object that must be met again: this very one, or an equal int, bool, str or bytes.
+
+    As a result it is returned itself.
+    """
+
+    value: object
+
+
+@dataclass(frozen=True)
+class NewArray:
+    """A new ndarray, C-contiguous; the plan writes it through its slot."""
+
+    dtype: npt.DTypeLike
+    shape: tuple[int, ...]
+    slot: int
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A Python number read from a cell that the plan writes through the slot.
+
+    `dtype` is float64, float32, int64 or bool.
+    """
+
+    dtype: npt.DTypeLike
+    slot: int
+
+
+@dataclass(frozen=True)
+class Input:
+    """The object met as the n-th leaf of the arguments, itself."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class Same:
+    """The object that is the n-th leaf of the result (a `NewArray` or `Scalar`) once more."""
+
+    index: int
+
+
+@dataclass(frozen=True)
+class TupleOf:
+    """A tuple, exactly of that type and length."""
+
+    items: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class ListOf:
+    """A list, exactly of that type and length."""
+
+    items: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class DictOf:
+    """A dict, exactly of that type, with these keys (str or int) in any order, and no others."""
+
+    keys: tuple[str | int, ...]
+    items: tuple[Node, ...]
+
+
+Leaf = FloatLeaf | ArrayLeaf | AnyArray | Static | NewArray | Scalar | Input | Same
+Container = TupleOf | ListOf | DictOf
+Node = Leaf | Container
+
+
+@dataclass(frozen=True)
+class EntrySpec:
+    """A program as its entry sees it.
+
+    Parameters
+    ----------
+    inputs : sequence of Node
+        One tree per positional argument.
+    output : Node
+        The tree of the result.
+    slots : int
+        Length of the slot table.
+    plan, run : int
+        Addresses of the plan and of ``void run(ptr plan, ptr slots)``. A plan of one launch
+        with extent 1 is called directly.
+    fallback : callable
+        Gets the arguments, as they came, whenever they do not match.
+    captured : sequence of (slot, address, bytes)
+        Buffers that the program uses by address.
+    constants : sequence of (slot, address)
+        Memory that nobody else writes.
+    guards : sequence of (address, value)
+        Each 64-bit word must still hold its value, else the fallback runs.
+    arena_bytes : int
+        Scratch memory of one call, aligned to 64 bytes.
+    arena : sequence of (slot, offset)
+        Pieces of the scratch memory.
+    release_gil : bool
+        Run the plan without the GIL: for work of a millisecond and more.
+    status_slot : int or None
+        Points to an int64 that is 0 before the plan runs; if the plan makes it anything else,
+        its results are dropped and the fallback runs.
+    keep : tuple of object
+        Owners of all the memory and code named above.
+    name : str
+        The function's ``__name__``.
+    doc : str
+        The function's ``__doc__``.
+    """
+
+    inputs: Sequence[Node]
+    output: Node
+    slots: int
+    plan: int
+    run: int
+    fallback: Callable[..., Any]
+    captured: Sequence[tuple[int, int, int]] = ()
+    constants: Sequence[tuple[int, int]] = ()
+    guards: Sequence[tuple[int, int]] = ()
+    arena_bytes: int = 0
+    arena: Sequence[tuple[int, int]] = ()
+    release_gil: bool = False
+    status_slot: int | None = None
+    keep: tuple[object, ...] = ()
+    name: str = "compiled"
+    doc: str = ""
+
+
+def leaves(roots: Sequence[Node]) -> list[Leaf]:
+    """The leaves of some trees, in the order a reader meets them."""
+    found: list[Leaf] = []
+    pending = list(reversed(roots))
+    while pending:
+        node = pending.pop()
+        if isinstance(node, Container):
+            pending.extend(reversed(node.items))
+        else:
+            found.append(node)
+    return found
+
+
+def numbered(roots: Sequence[Node]) -> list[tuple[Node, int]]:
+    """Every node of some trees with the number of its first child, level by level.
+
+    A node's own number is its place in the list; children of one container are neighbours.
+    """
+    order: list[Node] = list(roots)
+    firsts: list[int] = []
+    place = 0
+    while place < len(order):
+        node = order[place]
+        firsts.append(len(order))
+        if isinstance(node, Container):
+            order.extend(node.items)
+        place += 1
+    return list(zip(order, firsts, strict=True))
+
+
+def leaf_numbers(roots: Sequence[Node]) -> list[int]:
+    """For each leaf, in the order of `leaves`, its number in `numbered`."""
+    nodes = numbered(roots)
+    numbers: list[int] = []
+    pending = list(reversed(range(len(roots))))
+    while pending:
+        number = pending.pop()
+        node, first = nodes[number]
+        if isinstance(node, Container):
+            pending.extend(reversed(range(first, first + len(node.items))))
+        else:
+            numbers.append(number)
+    return numbers
+
+
+def array_bytes(leaf: ArrayLeaf | NewArray) -> int:
+    """The size of an array leaf's data."""
+    count = 1
+    for size in leaf.shape:
+        count *= size
+    return count * np.dtype(leaf.dtype).itemsize
