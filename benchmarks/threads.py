@@ -12,6 +12,7 @@ import ctypes
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -107,26 +108,22 @@ def main() -> None:
             f"min {min(samples):.3f}  median {statistics.median(samples):.3f} us"
         )
 
-    print(f"{'serial':>9} {'hot':>9} {'gain':>6} {'cold':>9} {'gain':>6}")
+    print(f"{'serial':>9} {'hot':>9} {'gain':>6} {'serial':>11} {'cold':>9} {'gain':>6}")
+    turn_us = microseconds(partial(plan.run, one(4000, CHUNKS, 1), slots), 200) / 4000
     for target_us in (6, 10, 30, 100, 300, 1000, 10_000):
-        pool.set_num_threads(1)
-        turns = 20
-        probe = one(turns, CHUNKS, target_us * 1000)
-        speed = microseconds(lambda p=probe: plan.run(p, slots), 200)  # type: ignore[misc]
-        long = one(100 * turns, CHUNKS, target_us * 1000)
-        slope = (microseconds(lambda p=long: plan.run(p, slots), 50) - speed) / (99 * turns)  # type: ignore[misc]
-        work = one(max(1, int(target_us / slope)), CHUNKS, target_us * 1000)
-
-        def run(p: plan.Plan = work) -> None:
-            plan.run(p, slots)
-
+        work = one(max(1, int(target_us / turn_us)), CHUNKS, target_us * 1000)
+        call = partial(plan.run, work, slots)
         repeats = max(30, min(2000, 300_000 // target_us))
-        serial = microseconds(run, repeats)
-        pool.set_num_threads(threads)
-        plan.run(awake, slots)
-        hot = microseconds(run, repeats)
-        cold = microseconds(run, 30, pause_s=0.002)
-        print(f"{serial:9.1f} {hot:9.1f} {serial / hot:6.2f} {cold:9.1f} {serial / cold:6.2f}")
+        times = []
+        for count in (1, threads):
+            pool.set_num_threads(count)
+            plan.run(awake, slots)
+            times.append((microseconds(call, repeats), microseconds(call, 30, pause_s=0.002)))
+        (serial, serial_cold), (hot, cold) = times
+        print(
+            f"{serial:9.1f} {hot:9.1f} {serial / hot:6.2f} "
+            f"{serial_cold:11.1f} {cold:9.1f} {serial_cold / cold:6.2f}"
+        )
 
 
 if __name__ == "__main__":
