@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from symgrad.codegen import entry_ir, entry_walk, jit
 from symgrad.codegen.entry_memory import Memory, descriptor
-from symgrad.codegen.entry_spec import AnyArray, EntrySpec, Input, NewArray, TupleOf, leaves
+from symgrad.codegen.entry_spec import AnyArray, Argument, EntrySpec, NewArray, TupleOf, leaves
 
 _NUMPY_NEW_FROM_DESCR = 94
 _NUMPY_EQUIV_TYPES = 182
@@ -146,7 +146,7 @@ def make_into(spec: EntrySpec) -> Entry:
             "make_into: only arrays can be written into (got an output of other leaves than "
             "NewArray); use make_entry"
         )
-    return _entry(spec, descriptor(spec, [spec.output, *spec.inputs], Input(0), 1))
+    return _entry(spec, descriptor(spec, [spec.output, *spec.inputs], Argument(0), 1))
 
 
 @cache

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from symgrad.codegen import entry_body as lay
 from symgrad.codegen.entry_spec import (
     AnyArray,
+    Argument,
     ArrayLeaf,
     Container,
     DictOf,
@@ -227,6 +228,8 @@ def _add_results(
             built.append([_scalar_code(node), 0, number, 0, cell, 0, 0, 0])
         elif isinstance(node, Input):
             built.append([lay.BUILD_INPUT, 0, number, 0, input_numbers[node.index], 0, 0, 0])
+        elif isinstance(node, Argument):
+            built.append([lay.BUILD_INPUT, 0, number, 0, node.index, 0, 0, 0])
         elif isinstance(node, Static):
             thing = tables.address_of(node.value)
             built.append([lay.BUILD_OBJECT, 0, number, 0, thing, 0, 0, 0])
@@ -244,7 +247,7 @@ def _add_results(
         else:
             raise TypeError(
                 f"entry: {type(node).__name__} describes no result (got it in the output); use "
-                "NewArray, Scalar, Input, Same, Static or a container"
+                "NewArray, Scalar, Input, Argument, Same, Static or a container"
             )
     head = tables.head
     head[lay.D_STATUS] = lay.NO_STATUS

@@ -4,7 +4,8 @@ Three structures:
 
 * leaves and containers of the arguments: `FloatLeaf`, `ArrayLeaf`, `AnyArray`, `Static` in
   `TupleOf`, `ListOf`, `DictOf`;
-* those of the result: `NewArray`, `Scalar`, `Input`, `Same`, `Static` in the same containers;
+* those of the result: `NewArray`, `Scalar`, `Input`, `Argument`, `Same`, `Static` in the same
+  containers;
 * `EntrySpec`: one tree per positional argument, one for the result, the plan and the memory it
   needs.
 
@@ -83,6 +84,13 @@ class Input:
 
 
 @dataclass(frozen=True)
+class Argument:
+    """The n-th positional argument, itself."""
+
+    index: int
+
+
+@dataclass(frozen=True)
 class Same:
     """The object that is the n-th leaf of the result (a `NewArray` or `Scalar`) once more."""
 
@@ -111,7 +119,7 @@ class DictOf:
     items: tuple[Node, ...]
 
 
-Leaf = FloatLeaf | ArrayLeaf | AnyArray | Static | NewArray | Scalar | Input | Same
+Leaf = FloatLeaf | ArrayLeaf | AnyArray | Static | NewArray | Scalar | Input | Argument | Same
 Container = TupleOf | ListOf | DictOf
 Node = Leaf | Container
 
