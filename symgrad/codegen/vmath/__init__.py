@@ -6,8 +6,8 @@ body is emitted inline (`emit`), called (`call`), one lane wide or sixteen, on a
 
 Two structures:
 
-* `Kernel`: a body on `notation.Value`s, its argument count, and whether float32 goes through
-  float64 (where the float32 form would miss its bound).
+* `Kernel`: a body on `notation.Value`s, its argument count, and the body on doubles that float32
+  lanes go through, for functions whose float32 form would miss its bound.
 * `KERNELS`: name -> `Kernel`. The error bounds are stated, and asserted, in the test table.
 
 Start at `emit`; the bodies are in the modules named after their families.
@@ -22,8 +22,11 @@ from symgrad.codegen import ir
 from symgrad.codegen.vmath import (
     errorfunction,
     exponential,
+    gamma,
     hyperbolic,
+    inversetrigonometric,
     logarithm,
+    power,
     trigonometric,
 )
 from symgrad.codegen.vmath.notation import Value
@@ -34,20 +37,42 @@ class Kernel(NamedTuple):
 
     body: Callable[..., Value]
     arity: int = 1
-    float_through_double: bool = False
+    float_body: Callable[..., Value] | None = None
+
+
+def _widened(body: Callable[..., Value]) -> Kernel:
+    return Kernel(body, float_body=body)
 
 
 KERNELS: dict[str, Kernel] = {
     "exp": Kernel(exponential.exp),
+    "exp2": Kernel(exponential.exp2),
     "expm1": Kernel(exponential.expm1),
-    "sigmoid": Kernel(exponential.sigmoid, float_through_double=True),
+    "sigmoid": _widened(exponential.sigmoid),
+    "softplus": _widened(logarithm.softplus),
     "log": Kernel(logarithm.log),
+    "log2": _widened(logarithm.log2),
+    "log10": _widened(logarithm.log10),
     "log1p": Kernel(logarithm.log1p),
     "sin": Kernel(trigonometric.sin),
     "cos": Kernel(trigonometric.cos),
-    "tan": Kernel(trigonometric.tan, float_through_double=True),
+    "tan": _widened(trigonometric.tan),
+    "asin": _widened(inversetrigonometric.asin),
+    "acos": _widened(inversetrigonometric.acos),
+    "atan": _widened(inversetrigonometric.atan),
+    "atan2": Kernel(inversetrigonometric.atan2, 2, inversetrigonometric.atan2),
+    "sinh": _widened(hyperbolic.sinh),
+    "cosh": _widened(hyperbolic.cosh),
     "tanh": Kernel(hyperbolic.tanh),
+    "asinh": _widened(hyperbolic.asinh),
+    "acosh": _widened(hyperbolic.acosh),
+    "atanh": _widened(hyperbolic.atanh),
     "erf": Kernel(errorfunction.erf),
+    "erfc": _widened(errorfunction.erfc),
+    "erfinv": _widened(errorfunction.erfinv),
+    "pow": Kernel(power.pow, 2, power.pow_of_floats),
+    "lgamma": _widened(gamma.lgamma),
+    "digamma": _widened(gamma.digamma),
 }
 
 NAMES: frozenset[str] = frozenset(KERNELS)
@@ -84,9 +109,9 @@ def emit(f: ir.Function, name: str, *args: ir.Val) -> ir.Val:
     """
     kernel = _kernel(name, args)
     values = [Value(f, a) for a in args]
-    if kernel.float_through_double and args[0].kind == "float":
+    if kernel.float_body is not None and args[0].kind == "float":
         wide = [v.cast("fpext", "double") for v in values]
-        return kernel.body(*wide).cast("fptrunc", "float").val
+        return kernel.float_body(*wide).cast("fptrunc", "float").val
     return kernel.body(*values).val
 
 

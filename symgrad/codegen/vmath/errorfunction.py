@@ -1,15 +1,32 @@
-"""erf, and in time its relatives.
+"""erf, erfc and erfinv.
 
-|x| <= 1: x + x P(x^2). Beyond: 1 - erfc(1) exp(t W(t)), t = |x| - 1, where
+erf: |x| <= 1: x + x P(x^2). Beyond: 1 - erfc(1) exp(t W(t)), t = |x| - 1, where
 log erfc(1 + t) = log erfc(1) + t W(t); the factor erfc(1) stays outside of the exponential, whose
 argument is then small where erfc matters. P and W are minimax polynomials (Remez).
-Start at `erf`.
+
+erfc: exp(-x^2) * erfcx(x), the square kept as a sum of two; (1 + 2x) erfcx(x) is a polynomial in
+(x - 4) / (x + 4) (Shepherd and Laframboise, Math. Comp. 36, 1981; own minimax coefficients).
+
+erfinv: the rational approximations of Wichura's algorithm AS 241 (Applied Statistics 37, 1988) for
+the normal quantile, scaled by 1/sqrt(2).
+
+Only erf has a float32 form; the others take doubles. Start at `erf`.
 """
 
 from __future__ import annotations
 
-from symgrad.codegen.vmath.exponential import exp
-from symgrad.codegen.vmath.notation import Value, at_most, fma, hexes, horner, select
+from symgrad.codegen.vmath.exponential import EXP_RANGE, exp, exp_of_pair, scale
+from symgrad.codegen.vmath.logarithm import log
+from symgrad.codegen.vmath.notation import (
+    Value,
+    at_least,
+    at_most,
+    fma,
+    hexes,
+    horner,
+    select,
+    two_product,
+)
 
 # erf rounds to 1 from here on.
 ERF_ONE = {"double": 6.0, "float": 4.0}
@@ -44,12 +61,104 @@ ERF_W = {
         " 0x1.290c18p-12 -0x1.559a34p-16"
     ),
 }
+# erfc underflows to 0 before this.
+ERFC_ZERO = 27.5
+# erf(0.4769...) = 1/2
+ERF_HALF = 0.4765625
+ERFCX_CENTRE = 4.0
+# (1 + 2x) erfcx(x) in (x - 4) / (x + 4), 0 <= x <= 27.3
+ERFCX_T = hexes(
+    "0x1.3ba5916e9fd7fp+0 -0x1.1df1ad154a2a8p-3 0x1.f7f5df66fb9cp-7 0x1.16ecefcfa68fcp-4"
+    " -0x1.9ddb23c3dc234p-4 0x1.7fee004de9486p-4 -0x1.0fb06dff63022p-4"
+    " 0x1.3079edfad5e1dp-5 -0x1.0962385343c47p-6 0x1.49c67194ed7dcp-8"
+    " -0x1.8d4ac3420334ap-11 -0x1.a1deb42f418cep-13 0x1.3be2ea0005e1p-13"
+    " -0x1.995f9cf4c396cp-16 -0x1.78f572db72512p-17 0x1.7f2950c6ea509p-18"
+    " 0x1.50f3bdd21ba04p-22 -0x1.b87759248eafep-21 0x1.d98b951bc72d2p-25"
+    " 0x1.b4619d5b1ef75p-24 -0x1.124d79c03cd9fp-27 -0x1.1f8dcbada8e6bp-27"
+)
+
+# AS 241: |x| <= 0.85 in 0.180625 - x^2/4; beyond in r = sqrt(-log((1 - |x|) / 2)) less 1.6 up to
+# r = 5, less 5 from there. Its quotients N/D are rewritten as x (1 + M/D) and r + (c + M/D), M made
+# in multiple precision: M/D is small, and with it the rounding errors of M and D.
+CENTRE_LIMIT = 0.85
+CENTRE_SHIFT = 0.180625
+MIDDLE_LIMIT, MIDDLE_SHIFT, TAIL_SHIFT = 5.0, 1.6, 5.0
+MIDDLE_CONSTANT, TAIL_CONSTANT = -0.4375, -0.265625
+CENTRE_TOP = hexes(
+    "0x1.948bd210abe87p-3 0x1.30994fd35276fp+2 0x1.3c05639d842a2p+3 -0x1.0da791a381c05p+9"
+    " -0x1.371ee898e048dp+12 -0x1.e52ed5d917d03p+13 -0x1.08365e9b21fedp+14"
+    " -0x1.0f366b5a5de89p+12"
+)
+CENTRE_BOTTOM = hexes(
+    "0x1p+0 0x1.5281b386e1ab5p+5 0x1.5797efdc8b3f7p+9 0x1.512322e75c89fp+12"
+    " 0x1.4b772d5d65266p+14 0x1.3317caa64f4bep+15 0x1.c0e457cb1ae76p+14"
+    " 0x1.46a7eca984b69p+12"
+)
+MIDDLE_TOP = hexes(
+    "-0x1.3f7160448ccbap-3 -0x1.cd9619e6dff25p-4 0x1.3e1a1bbc4fedbp-4 0x1.9e6dcc3b891fp-4"
+    " 0x1.2a4851e514db7p-5 0x1.544969adaca64p-8 0x1.e882fd5d7e213p-13"
+    " 0x1.86d9af3d809b4p-24 -0x1.20d3f686439e4p-30"
+)
+MIDDLE_BOTTOM = hexes(
+    "0x1p+0 0x1.06cefbb46a449p+1 0x1.ad278e6526633p+0 0x1.61292f23385c9p-1"
+    " 0x1.2f5123394f04p-3 0x1.f207a7eab17bfp-7 0x1.1f18cbfdf2728p-11"
+    " 0x1.20d3f686439e4p-30"
+)
+TAIL_TOP = hexes(
+    "-0x1.b297eb393bf6fp-6 0x1.83761551a30dcp-6 0x1.c9391555e73d9p-7 0x1.334ec6bcee31fp-9"
+    " 0x1.50601ba9349f9p-13 0x1.282a84c52a2dcp-18 0x1.4160655429a4ap-25"
+    " 0x1.03d50855a08d6p-40 -0x1.269bff1f8c19p-49"
+)
+TAIL_BOTTOM = hexes(
+    "0x1p+0 0x1.331d34fc7d77fp-1 0x1.186eb183443fbp-3 0x1.e76f93215462ap-7"
+    " 0x1.9c8bc979dc5d7p-11 0x1.35c2c496374bfp-16 0x1.31446f740b9ep-23"
+    " 0x1.269bff1f8c19p-49"
+)
+
+
+def _erf_inner(a: Value) -> Value:
+    """erf(a), 0 <= a <= 1."""
+    return fma(a, horner(a * a, ERF_P[a.kind]), a)
 
 
 def erf(x: Value) -> Value:
     """Error function."""
     a = at_most(abs(x), ERF_ONE[x.kind])
-    inner = fma(a, horner(a * a, ERF_P[x.kind]), a)
+    inner = _erf_inner(a)
     t = a - 1.0
     outer = fma(exp(t * horner(t, ERF_W[x.kind])), -ERFC_ONE[x.kind], 1.0)
     return select(a > 1.0, outer, inner).copysign(x)
+
+
+def erfc(x: Value) -> Value:
+    """1 - erf(x), with a full tail."""
+    a = at_most(abs(x), ERFC_ZERO)
+    square, square_low = two_product(a, a)
+    y, shifted = exp_of_pair(at_least(-square, EXP_RANGE[x.kind][0]), -square_low)
+    t = (a - ERFCX_CENTRE) / (a + ERFCX_CENTRE)
+    bottom = fma(a, 2.0, 1.0)
+    bottom_low = fma(a, 2.0, 1.0 - bottom)
+    top = horner(t, ERFCX_T) * y
+    q = top / bottom
+    result = scale(fma(-q, bottom_low / bottom, q), shifted)
+    outer = select(x < 0.0, 2.0 - result, result)
+    # Where erf is at most 1/2 its rounding error is at most that of the difference.
+    return select(a < ERF_HALF, 1.0 - _erf_inner(a).copysign(x), outer)
+
+
+def erfinv(x: Value) -> Value:
+    """The inverse of erf."""
+    a = abs(x)
+    central = a <= CENTRE_LIMIT
+    centre = fma(x * 0.25, -x, CENTRE_SHIFT)
+    r = (-log((1.0 - a) * 0.5)).sqrt()
+    middle = r <= MIDDLE_LIMIT
+    d = r - select(middle, r.const(MIDDLE_SHIFT), TAIL_SHIFT)
+    outer_top = select(middle, horner(d, MIDDLE_TOP), horner(d, TAIL_TOP))
+    outer_bottom = select(middle, horner(d, MIDDLE_BOTTOM), horner(d, TAIL_BOTTOM))
+    top = select(central, horner(centre, CENTRE_TOP), outer_top)
+    bottom = select(central, horner(centre, CENTRE_BOTTOM), outer_bottom)
+    q = top / bottom
+    outer = r + (select(middle, q.const(MIDDLE_CONSTANT), TAIL_CONSTANT) + q)
+    result = select(central, fma(a, q, a), outer)
+    return select(a.equals(1.0), float("inf"), result).copysign(x)

@@ -1,6 +1,6 @@
-r"""exp, exp2, expm1 and sigmoid.
+"""exp, exp2, expm1 and sigmoid.
 
-x = n ln 2 + r with \|r\| <= ln(2)/2, n found by adding 1.5 * 2^52 (2^23 in float32), the
+x = n ln 2 + r with |r| <= ln(2)/2, n found by adding 1.5 * 2^52 (2^23 in float32), the
 subtraction split in two (Cody and Waite, *Software Manual for the Elementary Functions*,
 1980); e^r by a polynomial without table (after Tang, ACM TOMS 15, 1989). The result is scaled
 in two exact steps, so that overflow and gradual underflow need no branch.
@@ -17,6 +17,7 @@ from symgrad.codegen.vmath.notation import (
     Value,
     at_least,
     at_most,
+    divide_pairs,
     fma,
     hexes,
     horner,
@@ -56,9 +57,16 @@ EXPM1_P = {
         " 0x1.71ddf8388bb65p-19 0x1.27e4c5b72cfe5p-22 0x1.af5ef25cfc72ep-26"
         " 0x1.1f9547d8198a2p-29"
     ),
-    "float": hexes(
-        "0x1p-1 0x1.555556p-3 0x1.5554aep-5 0x1.11109p-7 0x1.6d74cep-10 0x1.a1a16ep-13"
+    "float": hexes("0x1p-1 0x1.555556p-3 0x1.5554aep-5 0x1.11109p-7 0x1.6d74cep-10 0x1.a1a16ep-13"),
+}
+# (2^r - 1 - r ln 2) / r^2 on [-1/2, 1/2]
+EXP2_P = {
+    "double": hexes(
+        "0x1.ebfbdff82c5a1p-3 0x1.c6b08d704a046p-5 0x1.3b2ab6fba07adp-7 0x1.5d87fe78c3632p-10"
+        " 0x1.4309130dbf22dp-13 0x1.ffcbfbc81545bp-17 0x1.62bfca06f5865p-20"
+        " 0x1.b5265253e50f8p-24 0x1.e61793f88c10dp-28 0x1.e7c775ea3b15cp-32"
     ),
+    "float": hexes("0x1.ebfbdcp-3 0x1.c6af84p-5 0x1.3b2daep-7 0x1.5f0716p-10 0x1.41ae8cp-13"),
 }
 
 
@@ -107,6 +115,17 @@ def exp(x: Value) -> Value:
     return scale(_exp_of_reduced(r), reduced.shifted)
 
 
+def exp2(x: Value) -> Value:
+    """2^x; exact for integers."""
+    low, high = EXP2_RANGE[x.kind]
+    x = at_least(at_most(x, high), low)
+    shift = ROUNDING_SHIFT[x.kind]
+    shifted = x + shift
+    r = x - (shifted - shift)
+    y = fma(r, fma(r, horner(r, EXP2_P[x.kind]), LN2[x.kind]), 1.0)
+    return scale(y, shifted)
+
+
 def exp_of_pair(high: Value, low: Value) -> tuple[Value, Value]:
     """e^(high + low) as (y, shifted), to be joined by `scale`; `high` within EXP_RANGE."""
     reduced = reduce(high)
@@ -144,6 +163,4 @@ def sigmoid(x: Value) -> Value:
     d = e + 1.0
     d_low = e - (d - 1.0)
     top = select(x < 0.0, e, 1.0)
-    reciprocal = 1.0 / d
-    q = top * reciprocal
-    return fma(reciprocal, fma(-q, d, top) - q * d_low, q)
+    return divide_pairs(top, top.const(0.0), d, d_low)

@@ -1,4 +1,4 @@
-r"""log and log1p.
+"""log, log2, log10, log1p and softplus.
 
 x = 2^k m with m in [sqrt(1/2), sqrt(2)), f = m - 1, s = f / (2 + f):
 log m = f - (h - s (h + R(s^2))) with h = f^2/2, as in fdlibm's e_log.c (Sun, 1993). R is
@@ -9,8 +9,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from symgrad.codegen.vmath.exponential import LN2_HIGH, LN2_LOW, TINY
-from symgrad.codegen.vmath.notation import Value, fma, hexes, horner, select, two_sum
+from symgrad.codegen.vmath.exponential import LN2_HIGH, LN2_LOW, TINY, exp
+from symgrad.codegen.vmath.notation import (
+    Value,
+    at_least,
+    fast_two_sum,
+    fma,
+    hexes,
+    horner,
+    select,
+    two_product,
+    two_sum,
+)
 
 # Bits of sqrt(1/2).
 OFFSET = {"double": 0x3FE6A09E667F3BCD, "float": 0x3F3504F3}
@@ -28,6 +38,10 @@ R = {
     ),
     "float": hexes("0x1.55557ap-1 0x1.995ee2p-2 0x1.31df0ep-2"),
 }
+# 1/ln 2, 1/ln 10 and log10(2) as sums of two; log10(2) times an exponent is exact in its first.
+PER_LN2 = hexes("0x1.71547652b82fep+0 0x1.777d0ffda0d24p-56")
+PER_LN10 = hexes("0x1.bcb7b1526e50ep-2 0x1.95355baaafad3p-57")
+LOG10_2 = hexes("0x1.34413509f78p-2 0x1.fef311f12b358p-46")
 INFINITY = float("inf")
 NAN = float("nan")
 
@@ -76,6 +90,42 @@ def log(x: Value) -> Value:
     return _special_values(x, result, x)
 
 
+def _log_of_fraction(f: Value) -> tuple[Value, Value]:
+    """log(1 + f) as a sum of two."""
+    s, h, r = _series(f)
+    high, low = fast_two_sum(f, -h)
+    return high, fma(s, h + r, low)
+
+
+def log_pair(x: Value) -> tuple[Value, Value]:
+    """log x as a sum of two, off by some 2^-55 at most, for positive finite x."""
+    k, f, _ = split_any(x)
+    f_high, f_low = _log_of_fraction(f)
+    high, low = fast_two_sum(k * LN2_HIGH[x.kind], f_high)
+    return fast_two_sum(high, low + fma(k, LN2_LOW[x.kind], f_low))
+
+
+def _log_to_base(x: Value, per_log: tuple[float, ...], unit: tuple[float, ...]) -> Value:
+    """k * unit + per_log * log(1 + f), both constants as sums of two."""
+    k, f, _ = split_any(x)
+    a, a_low = _log_of_fraction(f)
+    p, p_low = two_product(a, per_log[0])
+    p_low = p_low + fma(a_low, per_log[0], a * per_log[1])
+    total, rest = fast_two_sum(k * unit[0], p)
+    result = total + (rest + fma(k, unit[1], p_low))
+    return _special_values(x, result, x)
+
+
+def log2(x: Value) -> Value:
+    """Logarithm to base 2; exact for powers of 2."""
+    return _log_to_base(x, PER_LN2, (1.0, 0.0))
+
+
+def log10(x: Value) -> Value:
+    """Logarithm to base 10."""
+    return _log_to_base(x, PER_LN10, LOG10_2)
+
+
 def _special_values(x: Value, result: Value, zero: Value) -> Value:
     """Infinity and NaN pass, negatives give NaN, and -inf where `zero` is 0."""
     result = select(x < INFINITY, result, x)
@@ -83,12 +133,17 @@ def _special_values(x: Value, result: Value, zero: Value) -> Value:
     return select(zero.equals(0.0), -INFINITY, result)
 
 
-def log1p_of_pair(x: Value, low: Value | None = None) -> Value:
-    """log(1 + x + low) for x + low > -1, finite, `low` small against x."""
+def log1p_of_pair(x: Value, low: Value | None = None, twice: Value | None = None) -> Value:
+    """log(1 + x + low) for x + low > -1, finite, `low` small against x.
+
+    Where the mask `twice` is set, log(2 (1 + x + low)).
+    """
     u, c = two_sum(x.const(1.0), x)
     if low is not None:
         c = c + low
     k, f, m_bits = split(u)
+    if twice is not None:
+        k = select(twice, k + 1.0, k)
     s, h, r = _series(f)
     # 2^-k by bits, as half of 2^(1-k): 2^-k itself would be subnormal for the largest k.
     double_scale = ((m_bits - u.bits()) + ((u.bias + 1) << u.mantissa_bits)).floats()
@@ -102,3 +157,8 @@ def log1p(x: Value) -> Value:
     """log(1 + x), accurate near 0."""
     result = select(abs(x) < TINY[x.kind], x, log1p_of_pair(x))
     return _special_values(x, result, x + 1.0)
+
+
+def softplus(x: Value) -> Value:
+    """log(1 + e^x), without overflow."""
+    return at_least(x, 0.0) + log1p_of_pair(exp(-abs(x)))

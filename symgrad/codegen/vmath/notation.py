@@ -13,12 +13,9 @@ Nothing here reorders or contracts: what is written is what is emitted. Start at
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
-
 from symgrad.codegen import ir
 
 SIGNED_PREDICATE = {"olt": "slt", "ole": "sle", "ogt": "sgt", "oge": "sge", "oeq": "eq"}
-Number = TypeVar("Number")
 
 
 class Value:
@@ -48,14 +45,14 @@ class Value:
         """Exponent bias: 1023 or 127."""
         return ir.EXPONENT_BIAS[self.kind]
 
-    def const(self, number: float | int) -> Value:
+    def const(self, number: float) -> Value:
         """A constant of this value's kind and width."""
         return Value(self.f, self.f.const(number, self.val))
 
-    def _operand(self, other: Value | float | int) -> ir.Val:
+    def _operand(self, other: Value | float) -> ir.Val:
         return other.val if isinstance(other, Value) else self.f.const(other, self.val)
 
-    def _arithmetic(self, name: str, other: Value | float | int) -> Value:
+    def _arithmetic(self, name: str, other: Value | float) -> Value:
         prefix = "f" if self.kind in ir.FLOAT_BITS else ""
         right = self._operand(other)
         text = f"{prefix}{name} {self.val.type} {self.val.ref}, {right.ref}"
@@ -66,34 +63,34 @@ class Value:
         text = f"{name} {self.val.type} {self.val.ref}, {right.ref}"
         return Value(self.f, self.f.emit(text, self.kind, self.width))
 
-    def _compare(self, predicate: str, other: Value | float | int) -> Value:
+    def _compare(self, predicate: str, other: Value | float) -> Value:
         right = self._operand(other)
         if self.kind in ir.FLOAT_BITS:
             return Value(self.f, self.f.fcmp(predicate, self.val, right))
         return Value(self.f, self.f.icmp(SIGNED_PREDICATE[predicate], self.val, right))
 
-    def __add__(self, other: Value | float | int) -> Value:
+    def __add__(self, other: Value | float) -> Value:
         return self._arithmetic("add", other)
 
-    def __sub__(self, other: Value | float | int) -> Value:
+    def __sub__(self, other: Value | float) -> Value:
         return self._arithmetic("sub", other)
 
-    def __mul__(self, other: Value | float | int) -> Value:
+    def __mul__(self, other: Value | float) -> Value:
         return self._arithmetic("mul", other)
 
-    def __truediv__(self, other: Value | float | int) -> Value:
+    def __truediv__(self, other: Value | float) -> Value:
         return self._arithmetic("div", other)
 
-    def __radd__(self, other: float | int) -> Value:
+    def __radd__(self, other: float) -> Value:
         return self.const(other) + self
 
-    def __rsub__(self, other: float | int) -> Value:
+    def __rsub__(self, other: float) -> Value:
         return self.const(other) - self
 
-    def __rmul__(self, other: float | int) -> Value:
+    def __rmul__(self, other: float) -> Value:
         return self.const(other) * self
 
-    def __rtruediv__(self, other: float | int) -> Value:
+    def __rtruediv__(self, other: float) -> Value:
         return self.const(other) / self
 
     def __neg__(self) -> Value:
@@ -123,24 +120,21 @@ class Value:
         """Logical shift: zeros come in from the left."""
         return self._bitwise("lshr", other)
 
-    def __lt__(self, other: Value | float | int) -> Value:
+    def __lt__(self, other: Value | float) -> Value:
         return self._compare("olt", other)
 
-    def __le__(self, other: Value | float | int) -> Value:
+    def __le__(self, other: Value | float) -> Value:
         return self._compare("ole", other)
 
-    def __gt__(self, other: Value | float | int) -> Value:
+    def __gt__(self, other: Value | float) -> Value:
         return self._compare("ogt", other)
 
-    def __ge__(self, other: Value | float | int) -> Value:
+    def __ge__(self, other: Value | float) -> Value:
         return self._compare("oge", other)
 
-    def equals(self, other: Value | float | int) -> Value:
+    def equals(self, other: Value | float) -> Value:
         """Ordered equality, as a mask."""
         return self._compare("oeq", other)
-
-    def is_nan(self) -> Value:
-        return Value(self.f, self.f.fcmp("uno", self.val, self.val))
 
     def is_negative(self) -> Value:
         """The sign bit, as a mask; true for -0.0."""
@@ -178,7 +172,7 @@ def fma(x: Value, y: Value | float, z: Value | float) -> Value:
     return Value(x.f, x.f.fma(x.val, y_val, z_val))
 
 
-def select(mask: Value, x: Value | float | int, y: Value | float | int) -> Value:
+def select(mask: Value, x: Value | float, y: Value | float) -> Value:
     """`x` where the mask is set, `y` elsewhere; at least one of them a `Value`."""
     if isinstance(x, Value):
         like = x
@@ -235,3 +229,10 @@ def two_product(x: Value, y: Value | float) -> tuple[Value, Value]:
     """(p, e) with p + e = x * y exactly, barring underflow."""
     p = x * y
     return p, fma(x, y, -p)
+
+
+def divide_pairs(top: Value, top_low: Value, bottom: Value, bottom_low: Value) -> Value:
+    """(top + top_low) / (bottom + bottom_low), off by little more than the last rounding."""
+    reciprocal = 1.0 / bottom
+    q = top * reciprocal
+    return fma(reciprocal, (fma(-q, bottom, top) + top_low) - q * bottom_low, q)

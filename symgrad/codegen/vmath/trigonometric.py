@@ -1,4 +1,4 @@
-r"""sin, cos, tan and the pair (sin, cos).
+"""sin, cos, tan and the pair (sin, cos).
 
 x = q pi/2 + r with r kept as a sum of two: three constants and fma (Cody and Waite 1980) up
 to 2^45 (2^17 in float32); beyond that one branch per vector leads to a lane by lane reduction
@@ -16,6 +16,7 @@ from typing import NamedTuple
 from symgrad.codegen import ir
 from symgrad.codegen.vmath.notation import (
     Value,
+    divide_pairs,
     fast_two_sum,
     fma,
     hexes,
@@ -35,6 +36,9 @@ HALF_PI = {
     "double": hexes("0x1.921fb54442d18p+0 0x1.1a62633145c07p-54 -0x1.f1976b7ed8fbcp-110"),
     "float": hexes("0x1.921fb6p+0 -0x1.777a5cp-25 -0x1.ee59dap-50"),
 }
+# The reduction of one double beyond the next bounds: (quadrant, high, low).
+SCALAR_NAME = "sg_reduce_far"
+SCALAR_RESULT = "{ i64, double, double }"
 LARGE = {"double": 2.0**45, "float": 2.0**17}
 INFINITY = float("inf")
 
@@ -179,10 +183,6 @@ def _define_reduce_far(module: ir.Module, name: str, kind: str, width: int, resu
     f.finish()
 
 
-SCALAR_NAME = "sg_reduce_far"
-SCALAR_RESULT = "{ i64, double, double }"
-
-
 def _define_reduce_scalar(module: ir.Module) -> None:
     """Payne and Hanek's reduction of one double, 2^16 < |x| < infinity.
 
@@ -248,13 +248,13 @@ def _define_reduce_scalar(module: ir.Module) -> None:
     f.finish()
 
 
-def _sine_parts(high: Value, low: Value, z: Value) -> tuple[Value, Value]:
+def sine_parts(high: Value, low: Value, z: Value) -> tuple[Value, Value]:
     """(high, correction) with sin(high + low) as their sum, |r| <= pi/4."""
     series = (high * z) * horner(z, SIN_S[high.kind])
     return high, fma(fma(z, -0.5, 1.0), low, series)
 
 
-def _cosine_parts(high: Value, low: Value, z: Value) -> tuple[Value, Value]:
+def cosine_parts(high: Value, low: Value, z: Value) -> tuple[Value, Value]:
     """(w, correction) with cos(high + low) as their sum, |r| <= pi/4."""
     w = fma(z, -0.5, 1.0)
     w_error = fma(z, -0.5, 1.0 - w)
@@ -279,8 +279,8 @@ def _cosine_of(odd: Value, q: Value, s: Value, c: Value) -> Value:
 def _kernels(x: Value) -> tuple[Value, Value, Value, Value]:
     q, high, low = reduce(x)
     z = high * high
-    s, s_low = _sine_parts(high, low, z)
-    c, c_low = _cosine_parts(high, low, z)
+    s, s_low = sine_parts(high, low, z)
+    c, c_low = cosine_parts(high, low, z)
     return (q & 1).equals(1), q, s + s_low, c + c_low
 
 
@@ -306,14 +306,12 @@ def tan(x: Value) -> Value:
     """Tangent: sine and cosine as sums of two, and a corrected division."""
     q, high, low = reduce(x)
     z = high * high
-    s, s_low = fast_two_sum(*_sine_parts(high, low, z))
-    c, c_low = fast_two_sum(*_cosine_parts(high, low, z))
+    s, s_low = fast_two_sum(*sine_parts(high, low, z))
+    c, c_low = fast_two_sum(*cosine_parts(high, low, z))
     odd = (q & 1).equals(1)
     top, top_low = select(odd, c, s), select(odd, c_low, s_low)
     bottom, bottom_low = select(odd, s, c), select(odd, s_low, c_low)
-    reciprocal = 1.0 / bottom
-    t = top * reciprocal
-    t = fma(reciprocal, (fma(-t, bottom, top) + top_low) - t * bottom_low, t)
+    t = divide_pairs(top, top_low, bottom, bottom_low)
     # tan has period pi: odd quadrants give -1/tan.
     t = _flip_sign(t, (q & 1) << 1)
     return select(x.equals(0.0), x, t)
