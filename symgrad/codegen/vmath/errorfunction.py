@@ -21,6 +21,7 @@ from symgrad.codegen.vmath.notation import (
     Value,
     at_least,
     at_most,
+    divide_pairs,
     fma,
     hexes,
     horner,
@@ -138,9 +139,8 @@ def erfc(x: Value) -> Value:
     t = (a - ERFCX_CENTRE) / (a + ERFCX_CENTRE)
     bottom = fma(a, 2.0, 1.0)
     bottom_low = fma(a, 2.0, 1.0 - bottom)
-    top = horner(t, ERFCX_T) * y
-    q = top / bottom
-    result = scale(fma(-q, bottom_low / bottom, q), shifted)
+    top, top_low = two_product(horner(t, ERFCX_T), y)
+    result = scale(divide_pairs(top, top_low, bottom, bottom_low), shifted)
     outer = select(x < 0.0, 2.0 - result, result)
     # Where erf is at most 1/2 its rounding error is at most that of the difference.
     return select(a < ERF_HALF, 1.0 - _erf_inner(a).copysign(x), outer)

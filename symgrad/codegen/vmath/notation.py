@@ -13,6 +13,7 @@ Nothing here reorders or contracts: what is written is what is emitted. Start at
 from __future__ import annotations
 
 from collections.abc import Sequence
+
 from symgrad.codegen import ir
 
 SIGNED_PREDICATE = {"olt": "slt", "ole": "sle", "ogt": "sgt", "oge": "sge", "oeq": "eq"}
