@@ -8,13 +8,16 @@ transformations and a last rounding to odd, and is itself checked against ration
 from __future__ import annotations
 
 import ctypes
+import mmap
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from symgrad.codegen import gemm, jit
+from symgrad.codegen import gemm, gemm_tile, jit
 from symgrad.codegen.ir import Module
 
 DTYPES = {"double": np.float64, "float": np.float32}
@@ -110,8 +113,11 @@ class Kernels:
         names = [n for kind in DTYPES for n in gemm.define(module, kind, shapes.get(kind))]
         self.library = jit.compile_module(module, names)
 
-    def __call__(self, a, b, c, blocking=None, splits=(), offsets=None):
-        """C = A @ B for arrays of three axes; `offsets` makes slots start elsewhere."""
+    def __call__(self, a, b, c, blocking=None, splits=(), offsets=None, within=(0, 1)):
+        """C = A @ B for arrays of three axes, the range of chunks cut at `splits`.
+
+        `offsets` lets the slots start elsewhere; `within` takes a part of the range.
+        """
         kind = next(k for k, d in DTYPES.items() if d == c.dtype)
         strides = [tuple(s // c.itemsize for s in x.strides) for x in (a, b, c)]
         sizes = (c.shape[0], c.shape[1], c.shape[2], a.shape[2])
@@ -122,7 +128,7 @@ class Kernels:
         values = launch.arguments(1, 2, 3, *offsets)
         args = (ctypes.c_int64 * len(values))(*values)
         function = SIGNATURE(self.library[launch.symbol])
-        cuts = [0, *(int(s * launch.extent) for s in splits), launch.extent]
+        cuts = [int(s * launch.extent) for s in (within[0], *splits, within[1])]
         for low, high in pairwise(cuts):
             function(slots, args, low, high)
         return launch
@@ -157,3 +163,225 @@ def test_product_has_the_defined_bits(kernels, kind, size):
     c = np.full((1, m, n), np.nan, DTYPES[kind])
     kernels(a, b, c)
     assert same_bits(c, product(a, b))
+
+
+@pytest.mark.parametrize("kind", DTYPES)
+def test_long_product_joins_units_in_a_binary_tree(kernels, kind):
+    rng = np.random.default_rng(7)
+    for units in range(1, 12):
+        k = 384 * units - 383
+        a, b = fill(rng, (1, 2, k), kind), fill(rng, (1, k, 2), kind)
+        c = np.empty((1, 2, 2), DTYPES[kind])
+        kernels(a, b, c)
+        assert same_bits(c, product(a, b)), units
+
+
+def arrangements(rng, shape, kind):
+    """Arrays of one shape in different memory orders, with zero and negative strides."""
+    batch, rows, columns = shape
+    yield "rows", fill(rng, shape, kind)
+    yield "transposed", fill(rng, (batch, columns, rows), kind).transpose(0, 2, 1)
+    yield "reversed", fill(rng, shape, kind)[:, ::-1, ::-1]
+    yield "spread", fill(rng, (batch, 2 * rows, 3 * columns), kind)[:, ::2, ::3]
+    yield "batch last", fill(rng, (rows, columns, batch), kind).transpose(2, 0, 1)
+    yield "one row", np.broadcast_to(fill(rng, (batch, 1, columns), kind), shape)
+    yield "one column", np.broadcast_to(fill(rng, (batch, rows, 1), kind), shape)
+    yield "one entry", np.broadcast_to(fill(rng, (1, rows, columns), kind), shape)
+
+
+@pytest.mark.parametrize("kind", DTYPES)
+@pytest.mark.parametrize("size", [(3, 7, 19, 13), (2, 13, 5, 40), (2, 1, 6, 3), (2, 6, 1, 3)])
+def test_every_layout_has_the_defined_bits(kernels, kind, size):
+    nbatch, m, n, k = size
+    rng = np.random.default_rng(11)
+    for name_a, a in arrangements(rng, (nbatch, m, k), kind):
+        for name_b, b in arrangements(rng, (nbatch, k, n), kind):
+            c = np.full((nbatch, m, n), np.nan, DTYPES[kind])
+            kernels(a, b, c)
+            assert same_bits(c, product(a, b)), (name_a, name_b)
+
+
+@pytest.mark.parametrize("kind", DTYPES)
+@pytest.mark.parametrize("size", [(1, 7, 19, 800), (3, 9, 21, 5), (2, 1, 8, 4), (2, 8, 1, 4)])
+def test_result_of_any_layout_leaves_its_surroundings_alone(kernels, kind, size):
+    nbatch, m, n, k = size
+    rng = np.random.default_rng(13)
+    a, b = fill(rng, (nbatch, m, k), kind), fill(rng, (nbatch, k, n), kind)
+    want = product(a, b)
+    layouts = {
+        "padded": ((nbatch, m, n + 5), lambda x: x[:, :, 2 : 2 + n]),
+        "transposed": ((nbatch, n, m), lambda x: x.transpose(0, 2, 1)),
+        "reversed": ((nbatch, m + 1, n), lambda x: x[:, :0:-1, ::-1]),
+        "spread": ((nbatch, 2 * m, 3 * n), lambda x: x[:, ::2, 1::3]),
+        "batch last": ((m, n, nbatch), lambda x: x.transpose(2, 0, 1)),
+    }
+    for name, (shape, view) in layouts.items():
+        whole = np.full(shape, 77.0, DTYPES[kind])
+        kernels(a, b, view(whole))
+        assert same_bits(view(whole).copy(), want), name
+        view(whole)[...] = 77.0
+        assert np.all(whole == 77.0), name
+
+
+def test_offsets_count_elements_from_the_slots_base(kernels):
+    rng = np.random.default_rng(17)
+    for transposed in (False, True):
+        a, b = fill(rng, (1, 5, 9), "double"), fill(rng, (1, 9, 6), "double")
+        c = np.empty((1, 6, 5)).transpose(0, 2, 1) if transposed else np.empty((1, 5, 6))
+        launch = kernels(a, b, c, offsets=(3, -4, 11))
+        assert launch.swapped == transposed
+        assert same_bits(c.copy(), product(a, b))
+
+
+def guarded(array):
+    """A copy that ends where memory that may not be read begins, and its owner."""
+    size = mmap.PAGESIZE
+    pages = -(-array.nbytes // size)
+    owner = mmap.mmap(-1, (pages + 1) * size)
+    base = ctypes.addressof(ctypes.c_char.from_buffer(owner))
+    protect = ctypes.CDLL(None).mprotect
+    protect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    assert protect(base + pages * size, size, 0) == 0
+    offset = pages * size - array.nbytes
+    copy = np.frombuffer(owner, array.dtype, array.size, offset).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs mprotect")
+@pytest.mark.parametrize("kind", DTYPES)
+def test_nothing_behind_the_operands_is_read(kernels, kind):
+    rng = np.random.default_rng(19)
+    for m, n, k in [(5, 3, 2), (6, 9, 4), (13, 35, 17)]:
+        for packs in (False, True):
+            blocking = gemm.Blocking(packs, 12, 2, m, n, m)
+            a, b = fill(rng, (1, m, k), kind), fill(rng, (1, k, n), kind)
+            want = product(a, b)
+            c = guarded(np.zeros((1, m, n), DTYPES[kind]))
+            kernels(guarded(a), guarded(b), c, blocking)
+            assert same_bits(c.copy(), want)
+            turned_a = guarded(a.transpose(0, 2, 1).copy()).transpose(0, 2, 1)
+            turned_b = guarded(b.transpose(0, 2, 1).copy()).transpose(0, 2, 1)
+            kernels(turned_a, turned_b, c)
+            assert same_bits(c.copy(), want)
+
+
+# -- what does not change the bits --------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", DTYPES)
+@pytest.mark.parametrize("packs", [False, True])
+def test_blocking_and_splits_leave_the_bits_alone(kernels, kind, packs):
+    rng = np.random.default_rng(23)
+    nbatch, m, n, k = 2, 31, 75, 1600
+    a, b = fill(rng, (nbatch, m, k), kind), fill(rng, (nbatch, k, n), kind)
+    want = np.empty((nbatch, m, n), DTYPES[kind])
+    kernels(a, b, want)
+    assert same_bits(want[:, 3:7, 20:24], product(a[:, 3:7], b[:, :, 20:24]))
+    for rows, vectors, chunk_rows, chunk_columns, joined in [
+        (24, 32, 1, n, 5),
+        (5, 1, 7, 16, 14),
+        (1, 2, 31, 32, 31),
+        (13, 3, 4, 48, 100),
+    ]:
+        blocking = gemm.Blocking(packs, rows, vectors, chunk_rows, chunk_columns, joined)
+        for splits in [(), (0.5,), sorted(rng.random(3)), tuple(np.arange(40) / 40)]:
+            c = np.full_like(want, np.nan)
+            kernels(a, b, c, blocking, splits)
+            assert same_bits(c, want)
+
+
+@pytest.mark.parametrize("rows,vectors,lanes", [(6, 1, 64), (2, 3, 32), (4, 2, 32)])
+def test_register_tile_leaves_the_bits_alone(kernels, rows, vectors, lanes):
+    shapes = {
+        "double": gemm_tile.Shape(rows, vectors, lanes // 8),
+        "float": gemm_tile.Shape(rows, vectors, lanes // 4),
+    }
+    others = Kernels(shapes)
+    rng = np.random.default_rng(29)
+    for kind, dtype in DTYPES.items():
+        a, b = fill(rng, (1, 17, 1200), kind), fill(rng, (1, 1200, 45), kind)
+        want, c = np.empty((2, 1, 17, 45), dtype)
+        kernels(a, b, want)
+        others(a, b, c)
+        assert same_bits(c, want)
+
+
+@pytest.mark.parametrize("kind", DTYPES)
+def test_threads_sharing_the_chunks_leave_the_bits_alone(kernels, kind):
+    rng = np.random.default_rng(31)
+    a, b = fill(rng, (1, 150, 400), kind), fill(rng, (1, 400, 90), kind)
+    want, c = np.empty((2, 1, 150, 90), DTYPES[kind])
+    kernels(a, b, want)
+    blocking = gemm.Blocking(True, 24, 4, 10, 48, 30)
+    ranges = np.linspace(0, 1, 9)
+    with ThreadPoolExecutor(3) as threads:
+        jobs = [
+            threads.submit(kernels, a, b, c, blocking, within=pair) for pair in pairwise(ranges)
+        ]
+    assert all(job.exception() is None for job in jobs)
+    assert same_bits(c, want)
+
+
+# -- accuracy, sizes without elements, special values -------------------------------------
+
+
+@pytest.mark.parametrize("kind,tolerance", [("double", 1e-13), ("float", 4e-5)])
+@pytest.mark.parametrize("size", [(1, 300, 310, 500), (1, 64, 700, 2100), (20, 30, 30, 30)])
+def test_large_product_agrees_with_numpy(kernels, kind, tolerance, size):
+    nbatch, m, n, k = size
+    rng = np.random.default_rng(37)
+    for order_a, order_b in [("nn"), ("tn"), ("nt"), ("tt")]:
+        a = fill(rng, (nbatch, m, k) if order_a == "n" else (nbatch, k, m), kind)
+        b = fill(rng, (nbatch, k, n) if order_b == "n" else (nbatch, n, k), kind)
+        a = a if order_a == "n" else a.transpose(0, 2, 1)
+        b = b if order_b == "n" else b.transpose(0, 2, 1)
+        c = np.empty((nbatch, m, n), DTYPES[kind])
+        kernels(a, b, c)
+        want = np.matmul(a.astype(np.float64), b.astype(np.float64))
+        scale = np.matmul(np.abs(a, dtype=np.float64), np.abs(b, dtype=np.float64))
+        assert np.max(np.abs(c - want) / scale) < tolerance
+
+
+@pytest.mark.parametrize("kind", DTYPES)
+def test_empty_products(kernels, kind):
+    for nbatch, m, n in [(0, 3, 4), (2, 0, 4), (2, 3, 0)]:
+        a, b = np.ones((nbatch, m, 5), DTYPES[kind]), np.ones((nbatch, 5, n), DTYPES[kind])
+        assert kernels(a, b, np.empty((nbatch, m, n), DTYPES[kind])).extent == 0
+    c = np.full((2, 7, 21), np.nan, DTYPES[kind])
+    kernels(np.empty((2, 7, 0), DTYPES[kind]), np.empty((2, 0, 21), DTYPES[kind]), c)
+    assert same_bits(c, np.zeros_like(c))
+
+
+@pytest.mark.parametrize("kind", DTYPES)
+def test_special_values_reach_exactly_their_row_and_column(kernels, kind):
+    a, b = np.ones((1, 8, 30), DTYPES[kind]), np.ones((1, 30, 11), DTYPES[kind])
+    a[0, 2, 29], b[0, 29, 10], a[0, 5, 0] = np.nan, np.inf, -np.inf
+    c = np.empty((1, 8, 11), DTYPES[kind])
+    kernels(a, b, c)
+    want = np.full((1, 8, 11), 30.0)
+    want[0, :, 10], want[0, 5, :], want[0, 5, 10], want[0, 2, :] = np.inf, -np.inf, np.nan, np.nan
+    np.testing.assert_array_equal(c, want)
+
+
+def test_negative_zero_needs_a_negative_zero_result(kernels):
+    a, b = np.full((1, 1, 2), -0.0), np.ones((1, 2, 9))
+    c = np.empty((1, 1, 9))
+    kernels(a, b, c)
+    assert same_bits(c, np.zeros((1, 1, 9)))
+
+
+# -- the plan -----------------------------------------------------------------------------
+
+
+def test_batch_of_rows_with_a_shared_operand_is_one_product():
+    launch = gemm.gemm_plan("double", 50, 4, 8, 3, (12, 3, 1), (0, 8, 1), (32, 8, 1))
+    assert launch.tail[:4] == (1, 200, 8, 3)
+
+
+def test_work_memory_is_bounded_whatever_the_size():
+    for m, n, k in [(10**6, 10**6, 10**6), (10**7, 3, 10**7), (3, 10**7, 10**7)]:
+        for b, c in [((0, n, 1), (0, n, 1)), ((0, 1, k), (0, 2 * n, 2)), ((0, 1, k), (0, 1, m))]:
+            launch = gemm.gemm_plan("double", 1, m, n, k, (0, k, 1), b, c)
+            assert launch.scratch_bytes < 2**26
+            assert launch.extent >= 1

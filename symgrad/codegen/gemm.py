@@ -35,13 +35,14 @@ from symgrad.codegen.gemm_tile import (
     VECTOR_BYTES,
     Shape,
     counted,
-    define_pack_a,
     define_pack_b,
     define_tile,
     element,
     i64,
+    least,
     pieces_of,
     place,
+    quotient,
     tile_name,
     tile_shape,
     vectors_of,
@@ -74,18 +75,20 @@ from symgrad.codegen.ir import FLOAT_BITS, Function, Module, Val, constant
     ARG_CHUNK_COLUMNS,
     ARG_CHUNKS_JOINED,
     ARG_BLOCK_ROWS,
-    ARG_BLOCK_COLUMNS,
-    ARG_A_BYTES,
+    ARG_BLOCK_VECTORS,
     ARG_B_BYTES,
     ARG_STAGE_BYTES,
     ARG_SLOT_BYTES,
     ARG_WORK_BYTES,
-) = range(30)
+) = range(29)
 
 TAIL_START = ARG_BATCH
 """Arguments before this place are slots, from it on the tail."""
 
 KINDS = ("double", "float")
+
+Strides = tuple[int, int, int]
+"""Batch, row and column stride in elements."""
 
 
 class GemmLaunch(NamedTuple):
@@ -100,7 +103,7 @@ class GemmLaunch(NamedTuple):
     symbol: str
     tail: tuple[int, ...]
     extent: int
-    cost_ns: float
+    cost_ns: int
     scratch_bytes: int
     variant: str
     swapped: bool
@@ -156,48 +159,47 @@ def define(module: Module, kind: str, shape: Shape | None = None) -> list[str]:
         The register tile; default the best for this CPU. It changes speed, never bits.
     """
     shape = shape or host_shape(kind)
-    sizes = [(r, v) for r in range(1, shape.rows + 1) for v in range(1, shape.vectors + 1)]
-    for rows, vectors in sizes:
-        define_tile(module, kind, shape.width, rows, vectors)
+    rows, vectors = range(1, shape.rows + 1), range(1, shape.vectors + 1)
+    sizes = [(r, v, half) for r in rows for v in vectors for half in (False, True)]
+    for size in sizes:
+        define_tile(module, kind, shape, *size)
     table = f"gemm_tiles_{kind}"
-    names = ", ".join(f"ptr @{tile_name(kind, r, v)}" for r, v in sizes)
+    names = ", ".join(f"ptr @{tile_name(kind, *size)}" for size in sizes)
     module.globals[table] = (
         f"@{table} = private unnamed_addr constant [{len(sizes)} x ptr] [{names}], align 64"
     )
-    pack_a = define_pack_a(module, kind, shape)
     pack_b = define_pack_b(module, kind, shape)
     inner = _define_inner(module, kind, shape, table)
-    block = _define_block(module, kind, pack_a, pack_b, inner)
+    block = _define_block(module, kind, shape, pack_b, inner)
     return [_define_kernel(module, kind, block)]
 
 
 def _define_inner(module: Module, kind: str, shape: Shape, table: str) -> str:
-    """All tiles of one block: ``void inner(job, a, b, i, m, n, a_packed, b_packed)``."""
+    """All tiles of one block: ``void inner(job, a, b, i, m, n, packed)``."""
     name = f"gemm_inner_{kind}"
     arguments = [("job", "ptr", 1), ("a", "ptr", 1), ("b", "ptr", 1)]
-    arguments += [(n, "i64", 1) for n in ("i", "m", "n", "a_packed", "b_packed")]
+    arguments += [(n, "i64", 1) for n in ("i", "m", "n", "packed")]
     f = Function(module, name, arguments, attributes="noinline nounwind", linkage="internal")
-    job, a, b, top, m, n, a_packed, b_packed = f.arguments
-    width = shape.width
+    job, a, b, top, m, n, packed = f.arguments
+    width = i64(shape.width)
     length = f.load(place(f, job, JOB_LENGTH), "i64")
     a_row = f.load(place(f, job, JOB_A_ROW), "i64")
-    panels_a = f.icmp("ne", a_packed, i64(0))
-    panels_b = f.icmp("ne", b_packed, i64(0))
-    a_step = f.select(panels_a, length, a_row)
-    b_step = f.select(panels_b, length, i64(1))
-    with pieces_of(f, vectors_of(f, n, width), shape.vectors, "column") as (first, vectors):
-        column = f.mul(first, i64(width))
+    panels = f.icmp("ne", packed, i64(0))
+    b_step = f.select(panels, length, i64(1))
+    total = vectors_of(f, n, shape.width)
+    with pieces_of(f, total, i64(shape.vectors), "column") as (first, vectors):
+        column = f.mul(first, width)
         at_b = element(f, b, f.mul(column, b_step), kind)
-        before_last = f.mul(f.sub(f.add(first, vectors), i64(1)), i64(width))
-        count = f.intrinsic("smin", "i64", 1, [f.sub(n, before_last), i64(width)])
-        with when(f, panels_b, "b_panel"):
-            f.store(f.mul(vectors, i64(width)), place(f, job, JOB_B_K))
-        with pieces_of(f, m, shape.rows, "row") as (row, rows):
-            at_a = element(f, a, f.mul(row, a_step), kind)
-            with when(f, panels_a, "a_panel"):
-                f.store(rows, place(f, job, JOB_A_K))
+        before_last = f.mul(f.sub(f.add(first, vectors), i64(1)), width)
+        count = least(f, f.sub(n, before_last), width)
+        half = f.cast("zext", f.icmp("sle", count, i64(shape.width // 2)), "i64")
+        with when(f, panels, "panel"):
+            f.store(f.mul(vectors, width), place(f, job, JOB_B_K))
+        with pieces_of(f, m, i64(shape.rows), "row") as (row, rows):
+            at_a = element(f, a, f.mul(row, a_row), kind)
             number = f.add(f.mul(f.sub(rows, i64(1)), i64(shape.vectors)), vectors)
-            tile = f.load(f.gep(Val(f"@{table}", "ptr"), f.sub(number, i64(1)), "ptr"), "ptr")
+            number = f.add(f.mul(f.sub(number, i64(1)), i64(2)), half)
+            tile = f.load(f.gep(Val(f"@{table}", "ptr"), number, "ptr"), "ptr")
             values = [job, at_a, at_b, f.add(top, row), column, count]
             f.do(f"call void {tile.ref}({', '.join(str(v) for v in values)})")
     f.ret()
@@ -205,7 +207,7 @@ def _define_inner(module: Module, kind: str, shape: Shape, table: str) -> str:
     return name
 
 
-def _define_block(module: Module, kind: str, pack_a: str, pack_b: str, inner: str) -> str:
+def _define_block(module: Module, kind: str, shape: Shape, pack_b: str, inner: str) -> str:
     """Rows and columns of one batch entry: ``void block(args, a, b, c, m, n, work)``."""
     name = f"gemm_block_{kind}"
     arguments = [("args", "ptr", 1), ("a", "ptr", 1), ("b", "ptr", 1), ("c", "ptr", 1)]
@@ -220,18 +222,17 @@ def _define_block(module: Module, kind: str, pack_a: str, pack_b: str, inner: st
     total_k = argument(ARG_K)
     a_row, a_k = argument(ARG_A_ROW), argument(ARG_A_K)
     b_k, b_n = argument(ARG_B_K), argument(ARG_B_N)
-    block_rows, block_columns = argument(ARG_BLOCK_ROWS), argument(ARG_BLOCK_COLUMNS)
-    a_bytes, b_bytes = argument(ARG_A_BYTES), argument(ARG_B_BYTES)
+    block_rows, block_vectors = argument(ARG_BLOCK_ROWS), argument(ARG_BLOCK_VECTORS)
+    b_bytes = argument(ARG_B_BYTES)
     stage_bytes, slot_bytes = argument(ARG_STAGE_BYTES), argument(ARG_SLOT_BYTES)
-    buffer_b = f.gep(work, a_bytes, "i8")
-    stage = f.gep(buffer_b, b_bytes, "i8")
+    stage = f.gep(work, b_bytes, "i8")
     extra = f.gep(stage, stage_bytes, "i8")
     staged = f.icmp("ne", stage_bytes, i64(0))
-    packs_a, packs_b = f.icmp("ne", a_bytes, i64(0)), f.icmp("ne", b_bytes, i64(0))
+    packs = f.icmp("ne", b_bytes, i64(0))
     to = f.select(staged, stage, c)
     to_row = f.select(staged, n, argument(ARG_C_ROW))
 
-    f.store(f.select(packs_a, i64(1), a_row), place(f, job, JOB_A_ROW))
+    f.store(a_row, place(f, job, JOB_A_ROW))
     f.store(a_k, place(f, job, JOB_A_K))
     f.store(b_k, place(f, job, JOB_B_K))
     f.store(to_row, place(f, job, JOB_SLOTS + 1))
@@ -243,14 +244,16 @@ def _define_block(module: Module, kind: str, pack_a: str, pack_b: str, inner: st
         with counted(f, i64(1), levels, i64(1), "slot") as s:
             entry = place(f, job, f.add(f.mul(s, i64(2)), i64(JOB_SLOTS)))
             f.store(f.gep(extra, f.mul(f.sub(s, i64(1)), slot_bytes), "i8"), entry)
-            f.store(block_columns, place(f, entry, 1))
+            f.store(f.mul(block_vectors, i64(shape.width)), place(f, entry, 1))
 
-    with counted(f, i64(0), n, block_columns, "columns") as j:
-        columns = f.intrinsic("smin", "i64", 1, [block_columns, f.sub(n, j)])
+    total = vectors_of(f, n, shape.width)
+    with pieces_of(f, total, block_vectors, "columns") as (first, vectors):
+        j = f.mul(first, i64(shape.width))
+        columns = least(f, f.mul(vectors, i64(shape.width)), f.sub(n, j))
         f.store(element(f, to, j, kind), place(f, job, JOB_SLOTS))
         with counted(f, i64(0), units, i64(1), "unit") as u:
             start = f.mul(u, i64(UNIT))
-            length = f.intrinsic("smin", "i64", 1, [i64(UNIT), f.sub(total_k, start)])
+            length = least(f, i64(UNIT), f.sub(total_k, start))
             depth = f.intrinsic("ctpop", "i64", 1, [u])
             carries = f.intrinsic("cttz", "i64", 1, [f.xor(u, i64(-1)), constant("i1", False)])
             pops = f.select(f.icmp("eq", u, last_unit), depth, carries)
@@ -258,16 +261,12 @@ def _define_block(module: Module, kind: str, pack_a: str, pack_b: str, inner: st
             f.store(depth, place(f, job, JOB_DEPTH))
             f.store(pops, place(f, job, JOB_POPS))
             here_b = element(f, b, f.add(f.mul(start, b_k), f.mul(j, b_n)), kind)
-            with when(f, packs_b, "pack_b"):
-                f.call(pack_b, None, [buffer_b, here_b, b_k, b_n, length, columns])
-            at_b = f.select(packs_b, buffer_b, here_b)
-            with counted(f, i64(0), m, block_rows, "rows") as i:
-                rows = f.intrinsic("smin", "i64", 1, [block_rows, f.sub(m, i)])
+            with when(f, packs, "pack"):
+                f.call(pack_b, None, [work, here_b, b_k, b_n, length, columns])
+            at_b = f.select(packs, work, here_b)
+            with pieces_of(f, m, block_rows, "rows") as (i, rows):
                 here_a = element(f, a, f.add(f.mul(start, a_k), f.mul(i, a_row)), kind)
-                with when(f, packs_a, "pack_a"):
-                    f.call(pack_a, None, [work, here_a, a_row, a_k, rows, length])
-                at_a = f.select(packs_a, work, here_a)
-                f.call(inner, None, [job, at_a, at_b, i, rows, columns, a_bytes, b_bytes])
+                f.call(inner, None, [job, here_a, at_b, i, rows, columns, b_bytes])
 
     with when(f, staged, "unstage"):
         c_row, c_column = argument(ARG_C_ROW), argument(ARG_C_COLUMN)
@@ -320,8 +319,11 @@ def _define_kernel(module: Module, kind: str, block: str) -> str:
     gap = f.and_(f.sub(i64(0), address), i64(VECTOR_BYTES - 1))
     work = f.gep(memory, gap, "i8")
 
-    row_chunks = f.udiv(f.add(m, f.sub(chunk_rows, i64(1))), chunk_rows)
-    column_chunks = f.udiv(f.add(n, f.sub(chunk_columns, i64(1))), chunk_columns)
+    def count_of(size: Val, part: Val) -> Val:
+        whole = f.icmp("sle", size, part)
+        return quotient(f, f.sub(f.add(size, part), i64(1)), part, whole, i64(1))
+
+    row_chunks, column_chunks = count_of(m, chunk_rows), count_of(n, chunk_columns)
     per_batch = f.mul(row_chunks, column_chunks)
 
     head, body, done = f.label("chunk"), f.label("chunk.body"), f.label("chunk.done")
@@ -331,15 +333,16 @@ def _define_kernel(module: Module, kind: str, block: str) -> str:
     chunk = f.phi("i64")
     f.branch_if(f.icmp("slt", chunk[0], high), body, done)
     f.start(body)
-    batch = f.udiv(chunk[0], per_batch)
+    batch = quotient(f, chunk[0], per_batch, f.icmp("eq", per_batch, i64(1)), chunk[0])
     inside = f.sub(chunk[0], f.mul(batch, per_batch))
-    across = f.udiv(inside, row_chunks)
+    first_column = f.icmp("slt", inside, row_chunks)
+    across = quotient(f, inside, row_chunks, first_column, i64(0))
     down = f.sub(inside, f.mul(across, row_chunks))
-    count = f.intrinsic("smin", "i64", 1, [joined, f.sub(row_chunks, down)])
-    count = f.intrinsic("smin", "i64", 1, [count, f.sub(high, chunk[0])])
+    count = least(f, joined, f.sub(row_chunks, down))
+    count = least(f, count, f.sub(high, chunk[0]))
     i, j = f.mul(down, chunk_rows), f.mul(across, chunk_columns)
-    rows = f.intrinsic("smin", "i64", 1, [f.mul(count, chunk_rows), f.sub(m, i)])
-    columns = f.intrinsic("smin", "i64", 1, [chunk_columns, f.sub(n, j)])
+    rows = least(f, f.mul(count, chunk_rows), f.sub(m, i))
+    columns = least(f, chunk_columns, f.sub(n, j))
     at_a = element(f, a, f.add(f.mul(batch, a_batch), f.mul(i, a_row)), kind)
     at_b = element(f, b, f.add(f.mul(batch, b_batch), f.mul(j, b_n)), kind)
     corner = f.add(f.mul(i, c_row), f.mul(j, c_column))
@@ -361,10 +364,10 @@ def _normalised(
     m: int,
     n: int,
     k: int,
-    a: tuple[int, int, int],
-    b: tuple[int, int, int],
-    c: tuple[int, int, int],
-) -> tuple[bool, tuple[int, int, int, int], tuple[tuple[int, int, int], ...]]:
+    a: Strides,
+    b: Strides,
+    c: Strides,
+) -> tuple[bool, tuple[int, int, int, int], tuple[Strides, Strides, Strides]]:
     """Free strides of axes of size 1, transpose where C asks for it, batch folded into rows."""
     swapped = n > 1 and c[2] != 1 and (c[1] == 1 or m == 1)
     if swapped:
@@ -382,32 +385,78 @@ def _normalised(
 
 
 class Blocking(NamedTuple):
-    """How a product is cut: what is packed, block and chunk sizes."""
+    """How a product is cut: whether B is packed, sizes of blocks and chunks.
 
-    pack_a: bool
-    pack_b: bool
+    `rows_joined` limits the rows that neighbouring chunks are joined to.
+    """
+
+    packs: bool
     block_rows: int
-    block_columns: int
+    block_vectors: int
     chunk_rows: int
     chunk_columns: int
     rows_joined: int
 
 
-def choose_blocking(
-    kind: str, m: int, n: int, k: int, a: tuple[int, int, int], b: tuple[int, int, int]
-) -> Blocking:
-    """The blocking by size and stride; measured, and without influence on the bits."""
-    size = FLOAT_BITS[kind] // 8
+# Measured (Zen 4, one core). B is read in place until a unit of it leaves the L2 cache or its
+# columns lie apart; packing it costs as much as five rows of the product. Block sizes keep a
+# packed block (768 KiB) in L2 and a group of rows of A near L1.
+PACK_BYTES = 1_200_000
+PACK_ROWS = 96
+BLOCK_TILES = 4
+BLOCK_VECTORS = 32
+CHUNKS = 32
+CHUNK_NS = 4000.0
+JOINED_ROWS = 960
+STAGE_COLUMNS = 1024
+GFLOPS = {"double": 55.0, "float": 110.0}
+ENTRY_NS = 30.0
+
+
+def _entry_cost(kind: str, m: int, n: int, k: int, packs: bool) -> float:
+    """Nanoseconds for one batch entry on one thread: half vectors are the grain of columns."""
     shape = host_shape(kind)
-    panel = shape.vectors * shape.width
-    pack_b = b[2] != 1
-    if n * min(k, UNIT) * size > 1 << 19 and m > 4 * shape.rows:
-        pack_b = True
-    pack_a = a[2] != 1 and a[1] == 1 and m * k * size > 1 << 18
-    block_rows = 20 * shape.rows
-    block_columns = 1024 // panel * panel
-    chunk_rows = block_rows
-    return Blocking(pack_a, pack_b, block_rows, block_columns, chunk_rows, n, 960)
+    lanes = -(-n // (shape.width // 2)) * (shape.width // 2)
+    rate = GFLOPS[kind] * (1.0 if shape.vectors > 1 else 0.7)
+    rows = m + (5.4 if packs else 0.0)
+    stores = m * n * FLOAT_BITS[kind] / 8 / 20.0
+    return ENTRY_NS + 2.0 * rows * lanes * k / rate + stores
+
+
+def choose_blocking(
+    kind: str, sizes: tuple[int, int, int, int], b_strides: Strides, staged: bool
+) -> Blocking:
+    """The blocking for sizes (batch, m, n, k); of influence on speed, not on the bits."""
+    nbatch, m, n, k = sizes
+    shape = host_shape(kind)
+    unit_bytes = n * min(k, UNIT) * FLOAT_BITS[kind] // 8
+    packs = b_strides[2] != 1 or (unit_bytes > PACK_BYTES and m >= PACK_ROWS)
+    cost = _entry_cost(kind, m, n, k, packs)
+    wanted = int(min(-(-CHUNKS // max(nbatch, 1)), cost / CHUNK_NS))
+    most_columns = STAGE_COLUMNS if staged else n
+    if packs:
+        # Chunks side by side pack different columns, chunks below one another the same.
+        columns = _part(n, max(1, min(wanted, n // (BLOCK_VECTORS * shape.width))), shape.width)
+        rows = _part(m, min(wanted * columns // max(n, 1), m // PACK_ROWS), shape.rows)
+    else:
+        rows = _part(m, min(wanted, m // (BLOCK_TILES * shape.rows)), shape.rows)
+        panel = shape.vectors * shape.width
+        columns = _part(n, min(wanted * rows // max(m, 1), n // (2 * panel)), panel)
+    return Blocking(
+        packs,
+        BLOCK_TILES * shape.rows,
+        BLOCK_VECTORS,
+        min(rows, JOINED_ROWS),
+        min(columns, most_columns),
+        JOINED_ROWS,
+    )
+
+
+def _part(size: int, pieces: int, grain: int) -> int:
+    """The size of one of so many near-equal pieces, whole grains if there is more than one."""
+    if pieces <= 1:
+        return max(size, 1)
+    return -(-size // (pieces * grain)) * grain
 
 
 def gemm_plan(
@@ -416,9 +465,9 @@ def gemm_plan(
     m: int,
     n: int,
     k: int,
-    a_strides: tuple[int, int, int],
-    b_strides: tuple[int, int, int],
-    c_strides: tuple[int, int, int],
+    a_strides: Strides,
+    b_strides: Strides,
+    c_strides: Strides,
     blocking: Blocking | None = None,
 ) -> GemmLaunch:
     """Plan ``C[b, i, j] = sum over k of A[b, i, k] * B[b, k, j]``.
@@ -440,37 +489,32 @@ def gemm_plan(
     """
     swapped, sizes, strides = _normalised(nbatch, m, n, k, a_strides, b_strides, c_strides)
     nbatch, m, n, k = sizes
-    a, b, c = strides
     size = FLOAT_BITS[kind] // 8
-    cut = blocking or choose_blocking(kind, m, n, k, a, b)
+    shape = host_shape(kind)
+    staged = strides[2][2] != 1
+    cut = blocking or choose_blocking(kind, sizes, strides[1], staged)
     chunk_rows = max(1, min(cut.chunk_rows, m))
     chunk_columns = max(1, min(cut.chunk_columns, n))
     joined = max(1, cut.rows_joined // chunk_rows)
     rows = min(joined * chunk_rows, max(m, 1))
-    block_columns = min(cut.block_columns, chunk_columns)
-    block_rows = min(cut.block_rows, rows)
-    length = min(k, UNIT)
-    shape = host_shape(kind)
-    filled = -(-block_columns // shape.width) * shape.width
-    a_bytes = _rounded(block_rows * length * size + VECTOR_BYTES) if cut.pack_a else 0
-    b_bytes = _rounded(filled * length * size) if cut.pack_b else 0
-    stage_bytes = _rounded(rows * chunk_columns * size) if n > 1 and c[2] != 1 else 0
+    block_vectors = max(1, min(cut.block_vectors, -(-chunk_columns // shape.width)))
+    block_bytes = block_vectors * VECTOR_BYTES
+    b_bytes = block_bytes * min(k, UNIT) if cut.packs else 0
+    stage_bytes = _rounded(rows * chunk_columns * size) if staged else 0
     units = max(1, -(-k // UNIT))
     # The most results that wait at once: the most bits set in any of 1 .. units-1.
     deepest = units.bit_length() - 1
-    slot_bytes = _rounded(rows * block_columns * size) if deepest > 1 else 0
-    work = a_bytes + b_bytes + stage_bytes + slot_bytes * max(0, deepest - 1)
+    slot_bytes = rows * block_bytes if deepest > 1 else 0
+    work = b_bytes + stage_bytes + slot_bytes * max(0, deepest - 1)
     extent = nbatch * -(-m // chunk_rows) * -(-n // chunk_columns)
     tail = (
-        (nbatch, m, n, k, *a, *b, *c, 0, 0, 0)
-        + (chunk_rows, chunk_columns, joined, block_rows, block_columns)
-        + (a_bytes, b_bytes, stage_bytes, slot_bytes, work + VECTOR_BYTES if work else 0)
+        (nbatch, m, n, k, *strides[0], *strides[1], *strides[2], 0, 0, 0)
+        + (chunk_rows, chunk_columns, joined, cut.block_rows, block_vectors)
+        + (b_bytes, stage_bytes, slot_bytes, work + VECTOR_BYTES if work else 0)
     )
-    parts = [w for w, on in (("A", cut.pack_a), ("B", cut.pack_b), ("C", stage_bytes > 0)) if on]
-    variant = f"{shape.rows}x{shape.vectors}" + (" packs " + "".join(parts) if parts else "")
-    flops = 2.0 * nbatch * m * n * max(k, 1)
-    cost = 50.0 + 20.0 * nbatch + flops / (45.0 if kind == "double" else 90.0)
-    return GemmLaunch(kernel_name(kind), tail, extent, cost, work, variant, swapped)
+    variant = f"{shape.rows}x{shape.vectors}{' packed' * cut.packs}{' staged' * staged}"
+    cost = ENTRY_NS + nbatch * _entry_cost(kind, m, n, k, cut.packs)
+    return GemmLaunch(kernel_name(kind), tail, extent, int(cost), work, variant, swapped)
 
 
 def _rounded(count: int) -> int:

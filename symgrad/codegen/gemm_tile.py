@@ -26,6 +26,8 @@ UNIT = 384
 """Length of one chain along k; part of the definition of the result's bits."""
 
 VECTOR_BYTES = 64
+PREFETCH_LENGTH = 128
+"""From this length on a chain takes longer than its results need to arrive."""
 
 JOB_LENGTH, JOB_A_ROW, JOB_A_K, JOB_B_K, JOB_POPS, JOB_DEPTH = range(6)
 JOB_SLOTS = 8
@@ -107,12 +109,19 @@ def lane_mask(f: Function, count: Val, kind: str, width: int) -> Val:
     return f.icmp("slt", lanes(integer, range(width)), f.splat(scalar, width))
 
 
-def tile_name(kind: str, rows: int, vectors: int) -> str:
-    """The symbol of a tile."""
-    return f"gemm_tile_{kind}_{rows}x{vectors}"
+def least(f: Function, x: Val, y: Val) -> Val:
+    """The smaller of two signed integers."""
+    return f.intrinsic("smin", x.kind, x.width, [x, y])
 
 
-def define_tile(module: Module, kind: str, width: int, rows: int, vectors: int) -> None:
+def tile_name(kind: str, rows: int, vectors: int, half: bool) -> str:
+    """The symbol of a tile; `half` says that its last vector has half the lanes."""
+    return f"gemm_tile_{kind}_{rows}x{vectors}" + ("h" if half else "")
+
+
+def define_tile(
+    module: Module, kind: str, shape: Shape, rows: int, vectors: int, half: bool
+) -> None:
     """Define ``void tile(ptr job, ptr a, ptr b, i64 i, i64 j, i64 lanes)``.
 
     `a` and `b` address the first elements of the tile's rows and columns, columns of `b` next
@@ -121,7 +130,7 @@ def define_tile(module: Module, kind: str, width: int, rows: int, vectors: int) 
     """
     f = Function(
         module,
-        tile_name(kind, rows, vectors),
+        tile_name(kind, rows, vectors, half),
         [("job", "ptr", 1), ("a", "ptr", 1), ("b", "ptr", 1)]
         + [("i", "i64", 1), ("j", "i64", 1), ("lanes", "i64", 1)],
         attributes="noinline nounwind",
@@ -130,153 +139,127 @@ def define_tile(module: Module, kind: str, width: int, rows: int, vectors: int) 
     job, a, b, row, column, count = f.arguments
     length = f.load(place(f, job, JOB_LENGTH), "i64")
     a_row = f.load(place(f, job, JOB_A_ROW), "i64")
-    a_k = f.load(place(f, job, JOB_A_K), "i64")
-    b_k = f.load(place(f, job, JOB_B_K), "i64")
-    mask = lane_mask(f, count, kind, width)
-    zero = constant(kind, 0.0, width)
-    sums = [zero] * (rows * vectors)
-
+    strides = [f.load(place(f, job, number), "i64") for number in (JOB_A_K, JOB_B_K)]
+    widths = [shape.width] * vectors
+    if half and vectors <= 2:
+        widths = [shape.width // 2] * (2 * vectors - 1)
+    elif half:
+        widths[-1] //= 2
+    vectors = len(widths)
+    offsets = [sum(widths[:v]) for v in range(vectors)]
+    mask = lane_mask(f, count, kind, widths[-1])
     row_offsets = [f.mul(a_row, i64(r)) for r in range(rows)]
 
-    def step(at_a: Val, at_b: Val, sums: list[Val]) -> list[Val]:
-        right = [
-            f.load(element(f, at_b, i64(v * width), kind), kind, width) for v in range(vectors - 1)
-        ]
-        last = element(f, at_b, i64((vectors - 1) * width), kind)
-        right.append(f.masked_load(last, mask, zero))
-        result = []
+    def vector(at: Val, number: int) -> Val:
+        at = element(f, at, i64(offsets[number]), kind)
+        if number < vectors - 1:
+            return f.load(at, kind, widths[number])
+        return f.masked_load(at, mask, constant(kind, 0.0, widths[-1]))
+
+    def step(state: list[Val]) -> list[Val]:
+        at_a, at_b, *sums = state
+        right = [vector(at_b, v) for v in range(vectors)]
+        result = [element(f, at_a, strides[0], kind), element(f, at_b, strides[1], kind)]
         for r in range(rows):
-            left = f.splat(f.load(element(f, at_a, row_offsets[r], kind), kind), width)
-            result += [f.fma(left, right[v], sums[r * vectors + v]) for v in range(vectors)]
+            left = f.splat(f.load(element(f, at_a, row_offsets[r], kind), kind), widths[0])
+            for v, width in enumerate(widths):
+                part = left if width == left.width else f.shuffle(left, None, range(width))
+                result.append(f.fma(part, right[v], sums[r * vectors + v]))
         return result
-
-    sums = _chain(f, kind, step, sums, (a, b), (a_k, b_k), length)
-    _join(f, kind, width, (rows, vectors), job, (row, column), mask, sums)
-    f.ret()
-    f.finish()
-
-
-def _chain(
-    f: Function,
-    kind: str,
-    step: Callable[[Val, Val, list[Val]], list[Val]],
-    sums: list[Val],
-    at: tuple[Val, Val],
-    strides: tuple[Val, Val],
-    length: Val,
-) -> list[Val]:
-    """Run `step` `length` times, two per turn of a loop tested at its bottom."""
-    width = sums[0].width
-
-    def advance(at: tuple[Val, Val]) -> tuple[Val, Val]:
-        return (element(f, at[0], strides[0], kind), element(f, at[1], strides[1], kind))
-
-    def stage(
-        entry: tuple[list[Val], Val, Val], trips: Val, unroll: int, hint: str
-    ) -> tuple[list[Val], Val, Val]:
-        before = f.block
-        body, done = f.label(hint), f.label(f"{hint}.done")
-        f.branch_if(f.icmp("sgt", trips, i64(0)), body, done)
-        f.start(body)
-        counter = f.phi("i64")
-        phis = [f.phi("ptr"), f.phi("ptr")]
-        acc = [f.phi(kind, width) for _ in sums]
-        here = (phis[0][0], phis[1][0])
-        values = [p[0] for p in acc]
-        for _ in range(unroll):
-            values = step(here[0], here[1], values)
-            here = advance(here)
-        left = f.sub(counter[0], i64(1))
-        f.set_phi(counter, [(trips, before), (left, body)])
-        for p, first, following in zip(phis, entry[1:], here, strict=True):
-            f.set_phi(p, [(first, before), (following, body)])
-        for p, first, following in zip(acc, entry[0], values, strict=True):
-            f.set_phi(p, [(first, before), (following, body)])
-        f.branch_if(f.icmp("ne", left, i64(0)), body, done)
-        f.start(done)
-        ends = [f.phi("ptr"), f.phi("ptr")]
-        out = [f.phi(kind, width) for _ in sums]
-        for p, first, following in zip(ends, entry[1:], here, strict=True):
-            f.set_phi(p, [(first, before), (following, body)])
-        for p, first, following in zip(out, entry[0], values, strict=True):
-            f.set_phi(p, [(first, before), (following, body)])
-        return [p[0] for p in out], ends[0][0], ends[1][0]
-
-    state = stage((sums, *at), f.lshr(length, i64(1)), 2, "pairs")
-    return stage(state, f.and_(length, i64(1)), 1, "odd")[0]
-
-
-def _join(
-    f: Function,
-    kind: str,
-    width: int,
-    size: tuple[int, int],
-    job: Val,
-    corner: tuple[Val, Val],
-    mask: Val,
-    sums: list[Val],
-) -> None:
-    """Add the topmost slots to the chains, store to the slot that then is the topmost."""
-    rows, vectors = size
-    zero = constant(kind, 0.0, width)
 
     def addresses(slot: Val) -> list[Val]:
         entry = place(f, job, f.add(f.shl(slot, i64(1)), i64(JOB_SLOTS)))
         base = f.load(entry, "ptr")
         stride = f.load(place(f, entry, 1), "i64")
-        at = element(f, base, f.add(f.mul(corner[0], stride), corner[1]), kind)
-        heads = []
-        for _ in range(rows):
-            heads.append(at)
-            at = element(f, at, stride, kind)
-        return [element(f, h, i64(v * width), kind) for h in heads for v in range(vectors)]
+        heads = [element(f, base, f.add(f.mul(row, stride), column), kind)]
+        heads += [element(f, heads[0], f.mul(stride, i64(r)), kind) for r in range(1, rows)]
+        return heads
 
     depth = f.load(place(f, job, JOB_DEPTH), "i64")
     pops = f.load(place(f, job, JOB_POPS), "i64")
-    target = f.sub(depth, pops)
+    with when(f, f.icmp("sge", length, i64(PREFETCH_LENGTH)), "prefetch"):
+        f.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
+        for at in addresses(f.sub(depth, pops)):
+            for offset in range(0, offsets[-1] + 1, shape.width):
+                line = element(f, at, i64(offset), kind)
+                f.do(f"call void @llvm.prefetch.p0({line}, i32 0, i32 3, i32 1)")
+    state = [a, b] + [constant(kind, 0.0, width) for width in widths] * rows
+    state = _repeated(f, step, state, f.lshr(length, i64(1)), 2, "pairs")
+    state = _repeated(f, step, state, f.and_(length, i64(1)), 1, "odd")
+    sums = state[2:]
+
+    # The topmost slots are added one by one; the last of them then holds the result.
+    def join(state: list[Val]) -> list[Val]:
+        slot = f.sub(state[0], i64(1))
+        terms = [vector(at, v) for at in addresses(slot) for v in range(vectors)]
+        return [slot, *(f.fadd(x, y) for x, y in zip(terms, state[1:], strict=True))]
+
+    target, *sums = _repeated(f, join, [depth, *sums], pops, 1, "join")
+    for r, at in enumerate(addresses(target)):
+        for v in range(vectors):
+            to = element(f, at, i64(offsets[v]), kind)
+            if v < vectors - 1:
+                f.store(sums[r * vectors + v], to)
+            else:
+                f.masked_store(sums[r * vectors + v], to, mask)
+    f.ret()
+    f.finish()
+
+
+def _repeated(
+    f: Function,
+    step: Callable[[list[Val]], list[Val]],
+    state: list[Val],
+    trips: Val,
+    unroll: int,
+    hint: str,
+) -> list[Val]:
+    """Emit a loop of `trips` turns over a state; tested at its bottom, as registers are short."""
     before = f.block
-    body, done = f.label("join"), f.label("join.done")
-    f.branch_if(f.icmp("sgt", pops, i64(0)), body, done)
+    body, done = f.label(hint), f.label(f"{hint}.done")
+    f.branch_if(f.icmp("sgt", trips, i64(0)), body, done)
     f.start(body)
-    slot = f.phi("i64")
-    acc = [f.phi(kind, width) for _ in sums]
-    lower = f.sub(slot[0], i64(1))
-    values = []
-    for number, at in enumerate(addresses(lower)):
-        last = number % vectors == vectors - 1
-        there = f.masked_load(at, mask, zero) if last else f.load(at, kind, width)
-        values.append(f.fadd(there, acc[number][0]))
-    f.set_phi(slot, [(depth, before), (lower, body)])
-    for p, first, following in zip(acc, sums, values, strict=True):
-        f.set_phi(p, [(first, before), (following, body)])
-    f.branch_if(f.icmp("sgt", lower, target), body, done)
+    counter = f.phi("i64")
+    phis = [f.phi(v.kind, v.width) for v in state]
+    values = [p[0] for p in phis]
+    for _ in range(unroll):
+        values = step(values)
+    left = f.sub(counter[0], i64(1))
+    f.set_phi(counter, [(trips, before), (left, body)])
+    for phi, first, following in zip(phis, state, values, strict=True):
+        f.set_phi(phi, [(first, before), (following, body)])
+    f.branch_if(f.icmp("ne", left, i64(0)), body, done)
     f.start(done)
-    out = [f.phi(kind, width) for _ in sums]
-    for p, first, following in zip(out, sums, values, strict=True):
-        f.set_phi(p, [(first, before), (following, body)])
-    for number, at in enumerate(addresses(target)):
-        if number % vectors == vectors - 1:
-            f.masked_store(out[number][0], at, mask)
-        else:
-            f.store(out[number][0], at)
+    ends = [f.phi(v.kind, v.width) for v in state]
+    for phi, first, following in zip(ends, state, values, strict=True):
+        f.set_phi(phi, [(first, before), (following, body)])
+    return [p[0] for p in ends]
 
 
-def split(f: Function, count: Val, most: int) -> tuple[Val, Val, Val]:
-    """Near-equal pieces of at most `most`: number of pieces, small size, how many are larger."""
-    pieces = f.udiv(f.add(count, i64(most - 1)), i64(most))
-    pieces = f.intrinsic("umax", "i64", 1, [pieces, i64(1)])
-    base = f.udiv(count, pieces)
-    return pieces, base, f.sub(count, f.mul(base, pieces))
+def quotient(f: Function, x: Val, y: Val, trivial: Val, instead: Val) -> Val:
+    """``instead if trivial else x // y``: in small products divisions would be most of the time."""
+    before = f.block
+    divide, done = f.label("divide"), f.label("divided")
+    f.branch_if(trivial, done, divide)
+    f.start(divide)
+    result = f.udiv(x, y)
+    f.branch(done)
+    f.start(done)
+    phi = f.phi("i64")
+    f.set_phi(phi, [(instead, before), (result, divide)])
+    return phi[0]
 
 
 @contextmanager
-def pieces_of(f: Function, count: Val, most: int, hint: str) -> Iterator[tuple[Val, Val]]:
-    """Emit a loop over the pieces of `split`: first index and size of each."""
-    pieces, base, larger = split(f, count, most)
+def pieces_of(f: Function, count: Val, most: Val, hint: str) -> Iterator[tuple[Val, Val]]:
+    """Emit a loop over near-equal pieces of at most `most`: first index and size of each."""
+    whole = f.icmp("sle", count, most)
+    pieces = quotient(f, f.sub(f.add(count, most), i64(1)), most, whole, i64(1))
+    base = quotient(f, count, pieces, whole, count)
+    larger = f.sub(count, f.mul(base, pieces))
     with counted(f, i64(0), pieces, i64(1), hint) as number:
         size = f.add(base, f.cast("zext", f.icmp("slt", number, larger), "i64"))
-        before = f.intrinsic("smin", "i64", 1, [number, larger])
-        yield f.add(f.mul(number, base), before), size
+        yield f.add(f.mul(number, base), least(f, number, larger)), size
 
 
 def vectors_of(f: Function, count: Val, width: int) -> Val:
@@ -297,7 +280,7 @@ def define_pack_b(module: Module, kind: str, shape: Shape) -> str:
     to, b, k_stride, n_stride, length, columns = f.arguments
     width = shape.width
     total = vectors_of(f, columns, width)
-    with pieces_of(f, total, shape.vectors, "panel") as (first, vectors):
+    with pieces_of(f, total, i64(shape.vectors), "panel") as (first, vectors):
         column = f.mul(first, i64(width))
         source = element(f, b, f.mul(column, n_stride), kind)
         panel = element(f, to, f.mul(column, length), kind)
@@ -316,7 +299,7 @@ def define_pack_b(module: Module, kind: str, shape: Shape) -> str:
         _pack_across(f, kind, width, (panel, source), n_stride, length, vectors, here)
         f.branch(done)
         f.start(strided)
-        lanes_here = f.intrinsic("smin", "i64", 1, [here, f.mul(vectors, i64(width))])
+        lanes_here = least(f, here, f.mul(vectors, i64(width)))
         row = f.mul(vectors, i64(width))
         _pack_strided(
             f, kind, (panel, source), (k_stride, n_stride), (i64(0), length), lanes_here, row
@@ -375,14 +358,14 @@ def _pack_across(
         final = f.sub(f.sub(columns, left), i64(1))
         bases = []
         for lane in range(width):
-            inside = f.intrinsic("smin", "i64", 1, [i64(lane), final])
+            inside = least(f, i64(lane), final)
             bases.append(element(f, source, f.mul(f.add(left, inside), n_stride), kind))
         to = element(f, panel, left, kind)
         with counted(f, i64(0), whole, i64(width), "turn") as k:
             block = [f.load(element(f, base, k, kind), kind, width) for base in bases]
             for step, value in enumerate(transposed(f, block)):
                 f.store(value, element(f, to, f.mul(f.add(k, i64(step)), row), kind))
-    used = f.intrinsic("smin", "i64", 1, [columns, row])
+    used = least(f, columns, row)
     _pack_strided(f, kind, ends, (i64(1), n_stride), (whole, length), used, row)
 
 
@@ -425,37 +408,3 @@ def _pack_strided(
         zero = constant(kind, 0.0)
         with counted(f, across, row, i64(1), "fill") as lane:
             f.store(zero, element(f, to, lane, kind))
-
-
-def define_pack_a(module: Module, kind: str, shape: Shape) -> str:
-    """Define ``void pack(ptr to, ptr a, i64 row_stride, i64 k_stride, i64 rows, i64 length)``.
-
-    A panel holds the rows of one row of tiles, k after k, without gaps; the buffer must have
-    `VECTOR_BYTES` to spare at its end.
-    """
-    name = f"gemm_pack_a_{kind}"
-    arguments = [("to", "ptr", 1), ("a", "ptr", 1)]
-    arguments += [(n, "i64", 1) for n in ("row_stride", "k_stride", "rows", "length")]
-    f = Function(module, name, arguments, attributes="noinline nounwind", linkage="internal")
-    to, a, row_stride, k_stride, rows, length = f.arguments
-    group = 8
-    zero = constant(kind, 0.0, group)
-    with pieces_of(f, rows, shape.rows, "panel") as (first, size):
-        source = element(f, a, f.mul(first, row_stride), kind)
-        panel = element(f, to, f.mul(first, length), kind)
-        copied, strided, done = f.label("copied"), f.label("strided"), f.label("done")
-        f.branch_if(f.icmp("eq", row_stride, i64(1)), copied, strided)
-        f.start(copied)
-        mask = lane_mask(f, size, kind, group)
-        with counted(f, i64(0), length, i64(1), "copy") as k:
-            value = f.masked_load(element(f, source, f.mul(k, k_stride), kind), mask, zero)
-            f.store(value, element(f, panel, f.mul(k, size), kind))
-        f.branch(done)
-        f.start(strided)
-        strides = (k_stride, row_stride)
-        _pack_strided(f, kind, (panel, source), strides, (i64(0), length), size, size)
-        f.branch(done)
-        f.start(done)
-    f.ret()
-    f.finish()
-    return name
