@@ -53,6 +53,10 @@ class _State(threading.local):
 
 STATE = _State()
 
+DERIVED = "derived"
+"""Mark (`Expr.meta`) of nodes that calculus made: they keep their arguments once computed, so that
+a derivative can still be printed as a formula."""
+
 
 # -- samples ----------------------------------------------------------------------------
 
@@ -147,7 +151,7 @@ def record(
 ) -> Expr:
     """Make the node; derivatives flow through it if grad mode is on and an argument needs them."""
     requires_grad = False
-    if STATE.grad and op.differentiable and dtype.category == 2:
+    if STATE.grad and op.differentiable and dtype.category >= 2:
         for a in args:
             if a.requires_grad:
                 requires_grad = True
@@ -159,6 +163,8 @@ def record(
     found = table.get(key)
     if found is None:
         found = table[key] = Expr(op, args, attrs, shape, dtype, requires_grad)
+        if not requires_grad:
+            found.meta = DERIVED
     return found
 
 
@@ -189,6 +195,25 @@ def grad_mode(enabled: bool) -> Iterator[None]:
         STATE.grad = before
 
 
+_look: Callable[[Expr], np.ndarray | None] | None = None
+
+
+def set_look(look: Callable[[Expr], np.ndarray | None]) -> None:
+    """Install the function behind `value_of`; the runtime does so when it is imported."""
+    global _look
+    _look = look
+
+
+def value_of(x: Expr) -> np.ndarray | None:
+    """The value of `x`, computed now; None while it depends on a traced input.
+
+    For ops whose shape or validity depends on values (masks, index bounds).
+    """
+    if _look is None:
+        raise RuntimeError("value_of: no runtime is loaded; import symgrad")
+    return _look(x)
+
+
 # -- leaves -----------------------------------------------------------------------------
 
 
@@ -206,6 +231,8 @@ class Op:
     pieces: ClassVar[bool] = False
     keeps_order: ClassVar[bool] = False
     reads: ClassVar[bool] = False
+    public: ClassVar[bool] = True
+    """Whether torch has a function of this name, so that users get one."""
     nodiff: ClassVar[str]
     domain: ClassVar[tuple[float, float]] = (-3.0, 3.0)
     samples: ClassVar[Sequence[Case]] = ()

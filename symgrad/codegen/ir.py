@@ -14,6 +14,7 @@ what IEEE 754 says. Start reading at `Function.emit`.
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
@@ -23,6 +24,7 @@ INT_BITS = {"i64": 64, "i32": 32, "i16": 16, "i8": 8, "i1": 1}
 MANTISSA_BITS = {"double": 52, "float": 23}
 EXPONENT_BIAS = {"double": 1023, "float": 127}
 INT_OF_FLOAT = {"double": "i64", "float": "i32"}
+_MARK = re.compile(r"here\.\d+")
 
 
 def type_text(kind: str, width: int) -> str:
@@ -82,6 +84,14 @@ def lanes(kind: str, values: Sequence[float | int | bool]) -> Val:
     """A constant vector with one value per lane."""
     body = ", ".join(f"{kind} {scalar_constant(kind, v)}" for v in values)
     return Val(f"<{body}>", kind, len(values))
+
+
+class Section(list[Any]):
+    """Instructions in order, with sections among them; `block` is where its end lies."""
+
+    def __init__(self, block: str) -> None:
+        super().__init__()
+        self.block = block
 
 
 class Module:
@@ -152,7 +162,7 @@ class Function:
         self.result = result
         self.attributes = attributes
         self.linkage = linkage
-        self._lines: list[Any] = []
+        self._lines = Section("entry")
         self._entry: list[str] = []
         self._count = 0
         self.block = "entry"
@@ -170,24 +180,37 @@ class Function:
         """Append an instruction without a result."""
         self._lines.append(f"  {text}")
 
-    def section(self) -> list[Any]:
+    def section(self) -> Section:
         """A list at the current place that takes instructions later, through `redirect`."""
-        part: list[Any] = []
+        part = Section(self.block)
         self._lines.append(part)
         return part
 
-    def redirect(self, lines: list[Any]) -> list[Any]:
+    def redirect(self, lines: Section) -> Section:
         """Emit into another section from now on; returns the one in use so far."""
         before = self._lines
+        before.block = self.block
         self._lines = lines
+        self.block = lines.block
         return before
+
+    def here(self) -> str:
+        """A name, for phi nodes, of the block that this place will lie in.
+
+        Code that is put into an earlier section later may open blocks, so the block at this
+        place is known only when the function is finished.
+        """
+        self._count += 1
+        mark = f"here.{self._count}"
+        self._lines.append(f"; {mark}")
+        return mark
 
     def finish(self) -> None:
         """Close the function and hand it to the module."""
         result = "void" if self.result is None else type_text(*self.result)
         arguments = ", ".join(str(a) for a in self.arguments)
         head = f"define {self.linkage} {result} @{self.name}({arguments}) {self.attributes} {{"
-        body = ["entry:", *self._entry, *_flattened(self._lines), "}"]
+        body = ["entry:", *self._entry, *_placed(_flattened(self._lines)), "}"]
         self.module.add_function(self.name, "\n".join([head, *body]))
 
     # -- control flow -----------------------------------------------------------------
@@ -207,12 +230,12 @@ class Function:
     def branch_if(self, condition: Val, yes: str, no: str) -> None:
         self.do(f"br i1 {condition.ref}, label %{yes}, label %{no}")
 
-    def phi(self, kind: str, width: int = 1) -> tuple[Val, list[Any], int]:
+    def phi(self, kind: str, width: int = 1) -> tuple[Val, Section, int]:
         """An empty phi node and its place, to be filled with `set_phi`."""
         value = self.emit("phi", kind, width)
         return value, self._lines, len(self._lines) - 1
 
-    def set_phi(self, phi: tuple[Val, list[Any], int], incoming: Sequence[tuple[Val, str]]) -> None:
+    def set_phi(self, phi: tuple[Val, Section, int], incoming: Sequence[tuple[Val, str]]) -> None:
         value, lines, place = phi
         pairs = ", ".join(f"[ {v.ref}, %{block} ]" for v, block in incoming)
         lines[place] = f"  {value.ref} = phi {value.type} {pairs}"
@@ -449,7 +472,7 @@ class Function:
         return self.emit(instruction, *result)
 
 
-def _flattened(lines: list[Any]) -> list[str]:
+def _flattened(lines: Section) -> list[str]:
     """The text of nested sections, in order."""
     flat: list[str] = []
     stack: list[Any] = [iter(lines)]
@@ -462,6 +485,21 @@ def _flattened(lines: list[Any]) -> list[str]:
         else:
             stack.pop()
     return flat
+
+
+def _placed(lines: list[str]) -> list[str]:
+    """Lines with the marks of `Function.here` replaced by the blocks they lie in."""
+    block = "entry"
+    blocks: dict[str, str] = {}
+    kept = []
+    for line in lines:
+        if line.startswith("; here."):
+            blocks[line[2:]] = block
+            continue
+        if line.endswith(":"):
+            block = line[:-1]
+        kept.append(line)
+    return [_MARK.sub(lambda m: blocks[m.group()], x) if "here." in x else x for x in kept]
 
 
 def _align_of(kind: str) -> int:

@@ -81,12 +81,17 @@ class Graph:
     inputs : list of Expr
         The recorded nodes whose values come from outside, by input position.
     roots : list of Node
+    of : dict of int to Node
+        The vertex of each recorded node, by ``id``.
     """
 
-    def __init__(self, nodes: list[Node], inputs: list[Expr], roots: list[Node]) -> None:
+    def __init__(
+        self, nodes: list[Node], inputs: list[Expr], roots: list[Node], of: dict[int, Node]
+    ) -> None:
         self.nodes = nodes
         self.inputs = inputs
         self.roots = roots
+        self.of = of
 
 
 def _pending(node: Expr) -> bool:
@@ -128,7 +133,7 @@ def canonical(roots: Sequence[Expr]) -> Graph:
             merged[key] = node
             nodes.append(node)
         of[id(e)] = node
-    result = Graph(nodes, inputs, [of[id(r)] for r in roots])
+    result = Graph(nodes, inputs, [of[id(r)] for r in roots], of)
     for n in nodes:
         for a in n.args:
             a.users += 1

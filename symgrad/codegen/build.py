@@ -1,0 +1,280 @@
+"""From a schedule to a program that runs: launches, slots, memory.
+
+Structures:
+
+* `Segment`: launches that run one after the other without Python in between.
+* `Program`: segments and library routines in order, the buffers each call needs, and what goes
+  in and out. `Program.run` takes arrays and gives new arrays.
+
+Slots are numbered: inputs, outputs, then scratch pieces of one arena. A program without routines
+is a single native call. Start reading at `Program`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from symgrad.codegen import gemm, kernels, plan
+from symgrad.codegen.entry import EagerSpec, make_executor
+from symgrad.codegen.layout import Layout
+from symgrad.codegen.plan import RELEASE_GIL_NS, Launch, Plan
+from symgrad.schedule.affine import row_major
+from symgrad.schedule.canonical import Node
+from symgrad.schedule.program import Loops, Product, Routine, Schedule
+
+ALIGN = 64
+
+
+def _round_up(count: int) -> int:
+    return -(-count // ALIGN) * ALIGN
+
+
+class Segment:
+    """Consecutive native launches."""
+
+    def __init__(self) -> None:
+        self.launches: list[Launch] = []
+        self.keep: list[object] = []
+
+    def plan(self) -> Plan:
+        return Plan(self.launches, self.keep)
+
+
+class Program:
+    """An executable schedule.
+
+    Parameters
+    ----------
+    schedule : Schedule
+    outputs : sequence of Node
+        Stored nodes whose arrays `run` returns, without repetition.
+    inline : bool
+        Whether vector maths is inlined (compiled functions) or called (eager looks).
+
+    Attributes
+    ----------
+    inputs, outputs : list of Node
+    native : bool
+        Whether the whole program is one native call.
+    cost_ns : int
+        Estimated serial time.
+    """
+
+    def __init__(self, schedule: Schedule, outputs: Sequence[Node], inline: bool) -> None:
+        self.schedule = schedule
+        self.inputs = sorted(
+            (n for n in schedule.graph.nodes if n.input >= 0), key=lambda n: n.input
+        )
+        self.outputs = list(outputs)
+        self.slots: dict[int, int] = {}
+        for place, n in enumerate([*self.inputs, *self.outputs]):
+            self.slots[n.number] = place
+        self.layouts: list[Layout] = []
+        self._inline = inline
+        self._prepare_layouts()
+        self.pieces: list[int] = []
+        self.arena_bytes = 0
+        self._place_temporaries()
+        self.steps: list[Segment | Routine] = []
+        self._assemble()
+        self.native = all(isinstance(s, Segment) for s in self.steps) and len(self.steps) <= 1
+        launches = [x for s in self.steps if isinstance(s, Segment) for x in s.launches]
+        self.cost_ns = sum(x.cost_ns for x in launches)
+        self._plans: list[Plan | Routine] = [
+            s.plan() if isinstance(s, Segment) else s for s in self.steps
+        ]
+        self._spec: EagerSpec | None = None
+
+    # -- building ---------------------------------------------------------------------
+
+    def _prepare_layouts(self) -> None:
+        for step in self.schedule.steps:
+            if isinstance(step, Loops):
+                self.layouts.append(Layout(step.build(), self._inline))
+        self._compiled = kernels.compile_layouts(self.layouts)
+
+    def _place_temporaries(self) -> None:
+        """Give each temporary a place in the arena, reusing room of those no longer needed."""
+        last: dict[int, int] = {}
+        layouts = iter(self.layouts)
+        uses: list[set[int]] = []
+        for place, step in enumerate(self.schedule.steps):
+            if isinstance(step, Loops):
+                layout = next(layouts)
+                used = {p.number for p in layout.parameters if isinstance(p, Node)}
+            elif isinstance(step, Product):
+                used = {step.target.number, *(node.number for node, _, _ in step.operands)}
+            else:
+                used = {step.target.number, *(a.number for a in step.operands)}
+            uses.append(used)
+            for number in used:
+                last[number] = place
+        by_number = {n.number: n for n in self.schedule.stored}
+        free: list[tuple[int, int]] = []
+        owned: dict[int, tuple[int, int]] = {}
+        top = 0
+        for place, used in enumerate(uses):
+            for number in sorted(used):
+                if number in self.slots or number in owned or number not in by_number:
+                    continue
+                n = by_number[number]
+                need = _round_up(max(n.size, 1) * n.dtype.itemsize)
+                fit = next((r for r in free if r[1] >= need), None)
+                if fit is None:
+                    room = (top, need)
+                    top += need
+                else:
+                    free.remove(fit)
+                    room = (fit[0], need)
+                    if fit[1] > need:
+                        free.append((fit[0] + need, fit[1] - need))
+                owned[number] = room
+                self._new_piece(number, room[0])
+            for number in sorted(used):
+                if number in owned and last[number] == place:
+                    free.append(owned[number])
+        self.scratch_at = top
+        scratch = max((y.scratch_bytes for y in self.layouts), default=0)
+        if scratch:
+            self._new_piece(-1, top)
+        self.arena_bytes = top + scratch
+
+    def _new_piece(self, number: int, offset: int) -> None:
+        self.slots[number] = len(self.inputs) + len(self.outputs) + len(self.pieces)
+        self.pieces.append(offset)
+
+    def _assemble(self) -> None:
+        layouts = iter(zip(self.layouts, self._compiled, strict=True))
+        for step in self.schedule.steps:
+            if isinstance(step, Routine):
+                self.steps.append(step)
+                continue
+            if not self.steps or not isinstance(self.steps[-1], Segment):
+                self.steps.append(Segment())
+            segment = self.steps[-1]
+            assert isinstance(segment, Segment)
+            if isinstance(step, Product):
+                self._add_product(segment, step)
+            else:
+                layout, (address, library) = next(layouts)
+                self._add_loops(segment, layout, address, library)
+
+    def _add_loops(self, segment: Segment, layout: Layout, address: int, library: object) -> None:
+        arguments = []
+        for p in layout.parameters:
+            if p is None:
+                arguments.append(self.slots[-1])
+            elif isinstance(p, Node):
+                arguments.append(self.slots[p.number])
+            else:
+                arguments.append(p)
+        segment.launches.append(
+            Launch(address, tuple(arguments), layout.extent, int(layout.cost_ns))
+        )
+        segment.keep.append(library)
+        for place, start, units in layout.joins:
+            output = layout.nest.outputs[place]
+            element = layout.nest.insts[output.insts[0]].dtype.kind
+            join, owner = kernels.join_kernel(output.combine, element)
+            target = output.target
+            numbers = (self.slots[-1], start, units, target.size, self.slots[target.number], 0)
+            segment.launches.append(Launch(join, numbers, 1, int(target.size * units)))
+            segment.keep.append(owner)
+
+    def _add_product(self, segment: Segment, step: Product) -> None:
+        kind = step.target.dtype.kind
+        batch, m, n = step.target.shape
+        (a, a_offset, a_strides), (b, b_offset, b_strides) = step.operands
+        made = gemm.gemm_plan(
+            kind, batch, m, n, step.k, _three(a_strides), _three(b_strides),
+            _three(row_major(step.target.shape)),
+        )  # fmt: skip
+        if made.extent == 0:
+            return
+        module, names = gemm.gemm_module()
+        library = kernels.loaded_kernel("gemm", lambda: module, names)
+        arguments = made.arguments(
+            self.slots[a.number], self.slots[b.number], self.slots[step.target.number],
+            a_offset, b_offset,
+        )  # fmt: skip
+        segment.launches.append(
+            Launch(library[made.symbol], arguments, made.extent, int(made.cost_ns))
+        )
+        segment.keep.append(library)
+
+    # -- running ----------------------------------------------------------------------
+
+    def run(self, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        """Compute.
+
+        Parameters
+        ----------
+        arrays : tuple of ndarray
+            One per input, C-contiguous, of the input's dtype and shape.
+
+        Returns
+        -------
+        tuple of ndarray
+            One new array per output.
+        """
+        if self.native:
+            if self._spec is None:
+                self._spec = self._native_spec()
+            return make_executor()(self._spec.address, arrays)
+        return self._run_steps(arrays)
+
+    def _native_spec(self) -> EagerSpec:
+        whole = self._plans[0] if self._plans else Plan([], [])
+        assert isinstance(whole, Plan)
+        return EagerSpec(
+            plan=whole.address,
+            run=plan.runner_symbols()["sg_run"],
+            inputs=len(self.inputs),
+            outputs=[(n.dtype.numpy, n.shape) for n in self.outputs],
+            arena_bytes=self.arena_bytes,
+            arena=self.pieces,
+            release_gil=self.cost_ns > RELEASE_GIL_NS,
+            keep=(whole,),
+        )
+
+    def _run_steps(self, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        """Native segments and library routines in turn, on one table of arrays."""
+        arena = np.empty(self.arena_bytes + ALIGN, np.uint8)
+        shift = -arena.ctypes.data % ALIGN
+        table: list[np.ndarray] = [*arrays]
+        table += [np.empty(n.shape, n.dtype.numpy) for n in self.outputs]
+        by_slot = {self.slots[n.number]: n for n in self.schedule.stored}
+        first = len(table)
+        for k, offset in enumerate(self.pieces):
+            n = by_slot.get(first + k)
+            if n is None:
+                table.append(arena[shift + offset :])
+            else:
+                room = n.size * n.dtype.itemsize
+                piece = arena[shift + offset : shift + offset + room]
+                table.append(piece.view(n.dtype.numpy).reshape(n.shape))
+        slots = np.array([a.__array_interface__["data"][0] for a in table], np.uintp)
+        for step in self._plans:
+            if isinstance(step, Plan):
+                plan.run(step, slots)
+            else:
+                target = step.target
+                operands = [table[self.slots[a.number]] for a in step.operands]
+                result = target.op.ref(*operands, **target.attributes())
+                table[self.slots[target.number]][...] = result
+        start = len(self.inputs)
+        return tuple(table[start : start + len(self.outputs)])
+
+    # -- looking ----------------------------------------------------------------------
+
+    def llvm(self) -> str:
+        """The IR of the program's kernels."""
+        return kernels.module_of(self.layouts).text()
+
+
+def _three(strides: tuple[int, ...]) -> tuple[int, int, int]:
+    a, b, c = strides
+    return a, b, c

@@ -1,0 +1,85 @@
+"""Compiled loop kernels, shared by layout key; and the vector maths they call.
+
+One table, `_COMPILED`: layout key -> address and owner of the code. Kernels that a program lacks
+are emitted into one module and compiled together. Start reading at `compile_layouts`.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from symgrad.codegen import jit, vmath
+from symgrad.codegen.ir import Module
+from symgrad.codegen.layout import Layout
+from symgrad.codegen.loops import emit_kernel
+from symgrad.codegen.reduction import emit_join
+
+_COMPILED: dict[Any, tuple[int, jit.Library]] = {}
+_LOCK = threading.RLock()
+_MATH_READY: dict[str, jit.Library] = {}
+_MATH_SYMBOL = re.compile(r"^sg_(\w+)_v(\d+)(f64|f32)$")
+
+PASSES: tuple[str, ...] = ()
+"""IR passes run on kernels: none, since the emitter hoists and merges by itself."""
+
+
+def provide_math(module: Module) -> None:
+    """Compile the vector maths that a module calls and does not define."""
+    missing = []
+    for name in module.externals():
+        match = _MATH_SYMBOL.match(name)
+        if match and name not in _MATH_READY:
+            missing.append((name, match))
+    for name, match in missing:
+        part = Module()
+        kind = "double" if match[3] == "f64" else "float"
+        vmath.define(part, match[1], kind, int(match[2]))
+        library = jit.compile_module(part, [name])
+        jit.add_symbol(name, library[name])
+        _MATH_READY[name] = library
+
+
+def module_of(layouts: Sequence[Layout]) -> Module:
+    """The IR of some kernels, named ``kernel0``, ``kernel1``, ..."""
+    module = Module()
+    for number, layout in enumerate(layouts):
+        emit_kernel(module, f"kernel{number}", layout)
+    return module
+
+
+def compile_layouts(layouts: Sequence[Layout]) -> list[tuple[int, jit.Library]]:
+    """Address and owner of each layout's kernel, compiling what is new."""
+    with _LOCK:
+        new = list({y.key: y for y in layouts if y.key not in _COMPILED}.values())
+        if new:
+            module = module_of(new)
+            provide_math(module)
+            names = [f"kernel{n}" for n in range(len(new))]
+            library = jit.compile_module(module, names, 2, PASSES)
+            for name, layout in zip(names, new, strict=True):
+                _COMPILED[layout.key] = (library[name], library)
+        return [_COMPILED[y.key] for y in layouts]
+
+
+def join_kernel(combine: str, element: str) -> tuple[int, jit.Library]:
+    """The kernel that joins partial results of a split reduction."""
+    key = ("join", combine, element)
+    with _LOCK:
+        if key not in _COMPILED:
+            module = Module()
+            emit_join(module, "join", combine, element)
+            library = jit.compile_module(module, ["join"])
+            _COMPILED[key] = (library["join"], library)
+        return _COMPILED[key]
+
+
+def loaded_kernel(key: Any, make: Any, names: Sequence[str]) -> jit.Library:
+    """A fixed module (matrix products) compiled on first use."""
+    with _LOCK:
+        if key not in _COMPILED:
+            library = jit.compile_module(make(), list(names))
+            _COMPILED[key] = (library[names[0]], library)
+        return _COMPILED[key][1]

@@ -1,0 +1,247 @@
+"""How a nest becomes loops: vector axis, loop order, chunks, and the launch parameters.
+
+One structure, `Layout`. It owns the numbering of run-time parameters (sizes, strides, slots), so
+that the emitter and the launch agree, and the `key` under which compiled kernels are shared: two
+nests with equal keys have the same code and differ only in parameters. Sizes never enter the key,
+only whether an offset moves by 0, by 1 or by a run-time stride along the vector axis.
+
+Start reading at `Layout.__init__`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from symgrad.schedule.affine import Affine
+from symgrad.schedule.canonical import Node
+from symgrad.schedule.nest import Nest
+
+UNIT = 384
+"""Terms of a sum per unit; units join in a binary tree. Part of the definition of the bits."""
+
+LANES = 16
+"""Lanes of a unit: element i of a sum goes to lane i mod 16."""
+
+CHUNK_NS = 15_000.0
+"""Work per chunk at least, in estimated serial nanoseconds."""
+
+MAX_CHUNKS = 64
+
+
+class Layout:
+    """Loop order and parameters of a nest.
+
+    Attributes
+    ----------
+    width : int
+        Lanes per vector, 1 for a nest without axes.
+    vector : int
+        The axis that lanes run along, -1 for none.
+    mode : str
+        "plain", "inner" (lanes along the reduced axis), "outer" (lanes along another axis, the
+        reduced axis innermost) or "running" (cumulative).
+    split : bool
+        Units of the reduced axis are the chunks; partial results go to scratch.
+    order : list of int
+        Loop axes, outermost first.
+    parameters : list of int or Node
+        Values of the launch arguments; a Node stands for its buffer's slot, None for scratch.
+    joins : list of (output place, scratch byte, units)
+        Partial results to join after a split nest.
+    """
+
+    def __init__(self, nest: Nest, inline: bool) -> None:
+        self.nest = nest
+        self.inline = inline
+        self.parameters: list[Any] = []
+        self._places: dict[Any, int] = {}
+        self.scratch_bytes = 0
+        self.joins: list[tuple[int, int, int]] = []
+        self._choose()
+        self.cost_ns = self._cost()
+        self._chunk()
+        self.key = self._key()
+
+    # -- choices ----------------------------------------------------------------------
+
+    def _choose(self) -> None:
+        nest = self.nest
+        running = any(o.cumulative for o in nest.outputs)
+        axes = range(len(nest.sizes))
+        self.split = False
+        if not nest.sizes:
+            self.mode, self.vector, self.width, self.order = "plain", -1, 1, []
+            return
+        small = all(i.dtype.itemsize <= 4 for i in nest.insts)
+        self.width = 16 if small else 8
+        candidates = [a for a in axes if not (running and a == nest.axis)]
+        if not candidates:
+            self.mode, self.vector, self.width, self.order = "running", -1, 1, list(axes)
+            return
+        self.vector = max(candidates, key=lambda a: (self._score(a), a))
+        rest = [a for a in axes if a not in (self.vector, nest.axis)]
+        if nest.axis < 0:
+            self.mode = "plain"
+            self.order = [*rest, self.vector]
+        elif running:
+            self.mode = "running"
+            self.order = [*rest, self.vector, nest.axis]
+        elif self.vector == nest.axis:
+            self.mode = "inner"
+            self.order = [*rest, nest.axis]
+        else:
+            self.mode = "outer"
+            self.order = [*rest, self.vector, nest.axis]
+
+    def _score(self, axis: int) -> float:
+        """How well lanes along `axis` use memory: consecutive good, strided bad."""
+        nest = self.nest
+        score = 0.0
+        for inst in nest.insts:
+            if inst.kind == "load":
+                dynamic = any(v < 0 for v, _ in inst.offset.terms)
+                step = inst.offset.coefficient(axis)
+                score += {0: 1.0, 1: 3.0}.get(step, -4.0) if not dynamic else 0.0
+        for output in nest.outputs:
+            if not output.combine or axis != nest.axis:
+                score += 4.0 if output.offset.coefficient(axis) == 1 else -4.0
+            else:
+                score += 2.0
+        used = min(nest.sizes[axis], self.width) / self.width
+        return score * used if score > 0 else score
+
+    def _cost(self) -> float:
+        """Estimated serial nanoseconds of the whole nest."""
+        total = 1.0
+        for size in self.nest.sizes:
+            total *= size
+        each = 0.0
+        for inst in self.nest.insts:
+            if inst.kind == "op" and inst.op is not None:
+                each += 0.06 * inst.op.cost
+            elif inst.kind == "load":
+                each += 0.3
+        each += 0.4 * len(self.nest.outputs)
+        if self.width == 1:
+            return total * each * 3.0
+        return total * each * inst_width_factor(self.width)
+
+    def _chunk(self) -> None:
+        """Decide what a chunk is, and how many there are."""
+        nest = self.nest
+        self.extent = 1
+        self.chunk = 1
+        if not self.order:
+            return
+        wanted = int(max(1.0, min(float(MAX_CHUNKS), self.cost_ns / CHUNK_NS)))
+        first = self.order[0]
+        size = nest.sizes[first]
+        reducing = self.mode in ("inner", "outer")
+        if reducing and first == nest.axis or (
+            reducing and size < 4 * self.width and nest.sizes[nest.axis] > 8 * UNIT
+        ):
+            units = -(-nest.sizes[nest.axis] // UNIT)
+            self.split = wanted > 1 and units > 1
+            if self.split:
+                self.chunk = -(-units // wanted)
+                self.extent = -(-units // self.chunk)
+                return
+            if first == nest.axis:
+                return
+        if self.mode == "running" and first == nest.axis:
+            return
+        grain = self.width if first == self.vector else 1
+        per = -(-size // wanted)
+        self.chunk = -(-per // grain) * grain
+        self.extent = -(-size // self.chunk)
+
+    # -- parameters -------------------------------------------------------------------
+
+    def parameter(self, what: Any, value: Any) -> int:
+        """The argument position of a run-time value, the same for the same `what`."""
+        place = self._places.get(what)
+        if place is None:
+            place = self._places[what] = len(self.parameters)
+            self.parameters.append(value)
+        return place
+
+    def slot(self, node: Node | None) -> int:
+        """The argument that holds the slot of a node's buffer; None is the scratch buffer."""
+        return self.parameter(("slot", None if node is None else node.number), node)
+
+    def _scratch_for(self, place: int) -> None:
+        """Room for the partial results of one output: 8 bytes per state part, element and unit."""
+        output = self.nest.outputs[place]
+        parts = 2 if output.combine in ("argmax", "argmin") else 1
+        units = -(-self.nest.sizes[self.nest.axis] // UNIT)
+        self.parameter(("scratch", place), self.scratch_bytes)
+        self.parameter(("elements", place), output.target.size)
+        self.joins.append((place, self.scratch_bytes, units))
+        self.scratch_bytes += 8 * parts * units * output.target.size
+
+    # -- key --------------------------------------------------------------------------
+
+    def _form(self, what: Any, form: Affine) -> tuple[Any, ...]:
+        """The pattern of an affine form; registers its run-time numbers."""
+        pattern: list[Any] = []
+        if form.const:
+            self.parameter((what, "const"), form.const)
+            pattern.append("c")
+        for v, k in form.terms:
+            if v == self.vector and k == 1:
+                pattern.append((v, 1))
+            else:
+                self.parameter((what, v), k)
+                pattern.append(v)
+        return tuple(pattern)
+
+    def _key(self) -> tuple[Any, ...]:
+        nest = self.nest
+        names: dict[int, int] = {}
+
+        def buffer(node: Node) -> int:
+            names.setdefault(node.number, len(names))
+            self.slot(node)
+            return names[node.number]
+
+        parts: list[Any] = [
+            self.width, self.vector, self.mode, self.split, tuple(self.order), self.inline,
+        ]  # fmt: skip
+        for axis in self.order:
+            self.parameter(("size", axis), nest.sizes[axis])
+        self.parameter("chunk", self.chunk)
+        for number, inst in enumerate(nest.insts):
+            part: tuple[Any, ...] = (inst.kind, inst.dtype.code, inst.args, inst.guard)
+            if inst.kind == "op":
+                part += (inst.op, inst.attrs)
+            elif inst.kind == "load":
+                assert inst.node is not None
+                part += (buffer(inst.node), self._form(number, inst.offset))
+            elif inst.kind == "constant":
+                part += (repr(inst.value),)
+            elif inst.kind == "position":
+                part += (self._form(number, inst.offset),)
+            elif inst.kind == "inside":
+                tests = []
+                for place, (form, size) in enumerate(inst.bounds):
+                    tests.append(self._form((number, place), form))
+                    self.parameter((number, place, "bound"), size)
+                part += tuple(tests)
+            parts.append(part)
+        parts.append(tuple(sorted(nest.dynamic.items())))
+        for place, output in enumerate(nest.outputs):
+            form = self._form(("out", place), output.offset)
+            parts.append(
+                (output.combine, output.cumulative, repr(output.identity), output.insts,
+                 buffer(output.target), output.target.dtype.code, form)
+            )  # fmt: skip
+            if self.split and output.combine:
+                self._scratch_for(place)
+        if self.split:
+            self.slot(None)
+        return tuple(parts)
+
+
+def inst_width_factor(width: int) -> float:
+    """Relative cost of an element at a vector width."""
+    return 0.6 if width == 16 else 1.0

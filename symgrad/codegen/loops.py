@@ -1,0 +1,368 @@
+"""Vector code of a loop nest.
+
+One structure, `LoopEmitter`: it opens the loops of a `Layout`, emits each instruction of the nest
+in the outermost loop where its operands are known, and closes the loops with stores, or with
+the fixed tree of a reduction (`symgrad.codegen.reduction`).
+
+Kernel signature: ``void kernel(ptr slots, ptr args, i64 lo, i64 hi)`` as `symgrad.codegen.plan`
+says. Loops are bottom-tested: a nest is never empty. Start reading at `emit_kernel`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from symgrad.codegen.ir import Function, Module, Section, Val, constant, lanes
+from symgrad.codegen.layout import Layout
+from symgrad.codegen.lowering import Lowering
+from symgrad.codegen.reduction import Reduction
+from symgrad.dtypes import DType
+from symgrad.schedule.affine import Affine
+from symgrad.schedule.nest import Inst, Output
+
+ARGUMENTS = [("slots", "ptr", 1), ("args", "ptr", 1), ("lo", "i64", 1), ("hi", "i64", 1)]
+
+
+def emit_kernel(module: Module, name: str, layout: Layout) -> None:
+    """Add the kernel of `layout` to `module`."""
+    LoopEmitter(module, name, layout).emit()
+
+
+class Loop:
+    """An open loop: its variable, the values it carries, and what is needed to close it."""
+
+    def __init__(self, f: Function, axis: int, start: Val, end: Val, step: int, first: Sequence[Val]) -> None:
+        self.end = end
+        self.axis = axis
+        self.step = constant("i64", step)
+        self.origin = f.here()
+        self.head = f.label("loop")
+        self.first = (start, *first)
+        f.branch(self.head)
+        f.start(self.head)
+        self.phis = [f.phi(v.kind, v.width) for v in self.first]
+        self.iv = self.phis[0][0]
+        self.carried = [p[0] for p in self.phis[1:]]
+
+    def close(self, f: Function, later: Sequence[Val]) -> None:
+        following = f.add(self.iv, self.step)
+        latch = f.here()
+        leave = f.label("after")
+        f.branch_if(f.icmp("slt", following, self.end), self.head, leave)
+        for phi, first, then in zip(self.phis, self.first, (following, *later), strict=True):
+            f.set_phi(phi, [(first, self.origin), (then, latch)])
+        f.start(leave)
+
+
+class LoopEmitter:
+    """Emits one kernel."""
+
+    def __init__(self, module: Module, name: str, layout: Layout) -> None:
+        self.layout = layout
+        self.nest = layout.nest
+        self.f = Function(module, name, ARGUMENTS, None, "nounwind")
+        self.b = Lowering(self.f, layout.inline)
+        self.width = layout.width
+        self.sections: list[Section] = []
+        self.variables: dict[int, Val] = {}
+        self.depth_of: dict[int, int] = {}
+        self.values: list[Val] = []
+        self.levels: list[int] = []
+        self._bases: dict[int, Val] = {}
+        self._parameters: dict[int, Val] = {}
+        self._offsets: dict[Any, tuple[Val, int]] = {}
+        self._masks: dict[int, Val] = {}
+        self.lane_mask: Val | None = None
+
+    # -- parameters and memory --------------------------------------------------------
+
+    def at(self, level: int) -> Section:
+        """Redirect emission to the section of a loop level; returns what to restore."""
+        return self.f.redirect(self.sections[level])
+
+    def parameter(self, what: Any) -> Val:
+        """A run-time number, loaded once at the top of the kernel."""
+        place = self.layout.parameter(what, None)
+        found = self._parameters.get(place)
+        if found is None:
+            before = self.at(0)
+            address = self.f.gep(self.f.arguments[1], constant("i64", place), "i64")
+            found = self._parameters[place] = self.f.load(address, "i64")
+            self.f.redirect(before)
+        return found
+
+    def base(self, node: Any) -> Val:
+        """The base address of a node's buffer (None: scratch)."""
+        place = self.layout.slot(node)
+        found = self._bases.get(place)
+        if found is None:
+            before = self.at(0)
+            what = ("slot", None if node is None else node.number)
+            number = self.parameter(what)
+            address = self.f.gep(self.f.arguments[0], number, "ptr")
+            found = self._bases[place] = self.f.load(address, "ptr")
+            self.f.redirect(before)
+        return found
+
+    def scalar_offset(self, what: Any, form: Affine) -> tuple[Val, int]:
+        """The part of an offset that is the same in all lanes, and the level where it is known."""
+        terms = [(v, k) for v, k in form.terms if v >= 0 and v != self.layout.vector]
+        level = max((self.depth_of[v] for v, _ in terms), default=0)
+        found = self._offsets.get((what, form))
+        if found is not None:
+            return found
+        before = self.at(level)
+        total = constant("i64", 0)
+        if form.const:
+            total = self.parameter((what, "const"))
+        for v, _ in terms:
+            part = self.f.mul(self.variables[v], self.parameter((what, v)))
+            total = part if total.ref == "0" else self.f.add(total, part)
+        self.f.redirect(before)
+        self._offsets[what, form] = (total, level)
+        return total, level
+
+    def vector_offset(self, what: Any, form: Affine) -> tuple[Val, int]:
+        """Element offsets lane by lane, and the level where they are known."""
+        scalar, level = self.scalar_offset(what, form)
+        width = self.width
+        parts: list[Val] = []
+        for v, k in form.terms:
+            if v == self.layout.vector:
+                level = max(level, self.depth_of[v])
+            elif v < 0:
+                level = max(level, self.levels[self.nest.dynamic[v]])
+        before = self.at(level)
+        total = self.f.splat(scalar, width)
+        for v, k in form.terms:
+            if v == self.layout.vector:
+                position = self.lane_positions()
+                if k != 1:
+                    factor = self.f.splat(self.parameter((what, v)), width)
+                    position = self.f.mul(position, factor)
+                parts.append(position)
+            elif v < 0:
+                value = self.wide(self.values[self.nest.dynamic[v]])
+                value = self.b.convert(value, "i64")
+                factor = self.f.splat(self.parameter((what, v)), width)
+                parts.append(self.f.mul(value, factor))
+        for part in parts:
+            total = self.f.add(total, part)
+        self.f.redirect(before)
+        return total, level
+
+    def lane_positions(self) -> Val:
+        iv = self.variables[self.layout.vector]
+        if self.width == 1:
+            return iv
+        return self.f.add(self.f.splat(iv, self.width), lanes("i64", range(self.width)))
+
+    def wide(self, value: Val) -> Val:
+        return value if value.width == self.width else self.f.splat(value, self.width)
+
+    def load_element(self, address: Val, dtype: DType) -> Val:
+        """A scalar from memory; bool is one byte there and one bit in registers."""
+        if dtype.kind == "i1":
+            return self.f.icmp("ne", self.f.load(address, "i8"), constant("i8", 0))
+        return self.f.load(address, dtype.kind)
+
+    # -- instructions -----------------------------------------------------------------
+
+    def instructions(self) -> None:
+        """Emit every instruction, each in the outermost loop where it can stand."""
+        for number, inst in enumerate(self.nest.insts):
+            if inst.kind == "load":
+                value, level = self._load(number, inst)
+            elif inst.kind == "constant":
+                value, level = self.b.const(inst.value, Val("", inst.dtype.kind, self.width)), 0
+            elif inst.kind == "position":
+                value, level = self.vector_offset(number, inst.offset)
+            elif inst.kind == "inside":
+                value, level = self._inside(number, inst)
+            else:
+                value, level = self._operation(inst)
+            self.values.append(value)
+            self.levels.append(level)
+
+    def _operation(self, inst: Inst) -> tuple[Val, int]:
+        assert inst.op is not None
+        level = max((self.levels[a] for a in inst.args), default=0)
+        before = self.at(level)
+        attrs = dict(zip(inst.op.attributes, inst.attrs, strict=True))
+        value = inst.op.lower(self.b, *[self.values[a] for a in inst.args], **attrs)
+        self.f.redirect(before)
+        return value, level
+
+    def _inside(self, number: int, inst: Inst) -> tuple[Val, int]:
+        result: Val | None = None
+        level = 0
+        if inst.args:
+            result, level = self.values[inst.args[0]], self.levels[inst.args[0]]
+        for place, (form, _) in enumerate(inst.bounds):
+            position, at = self.vector_offset((number, place), form)
+            level = max(level, at)
+            before = self.at(level)
+            bound = self.f.splat(self.parameter((number, place, "bound")), self.width)
+            # Unsigned comparison tests both ends at once: a negative position is huge.
+            test = self.f.icmp("ult", position, bound)
+            result = test if result is None else self.f.and_(result, test)
+            self.f.redirect(before)
+        if result is None:
+            return self.b.const(True, Val("", "i1", self.width)), 0
+        return result, level
+
+    def _load(self, number: int, inst: Inst) -> tuple[Val, int]:
+        assert inst.node is not None
+        dtype = inst.dtype
+        base = self.base(inst.node)
+        form = inst.offset
+        step = form.coefficient(self.layout.vector) if self.layout.vector >= 0 else 0
+        dynamic = any(v < 0 for v, _ in form.terms)
+        memory = "i8" if dtype.kind == "i1" else dtype.kind
+        guard_level = self.levels[inst.guard] if inst.guard >= 0 else 0
+        if not dynamic and step == 0 and inst.guard < 0:
+            scalar, level = self.scalar_offset(number, form)
+            before = self.at(level)
+            value = self.load_element(self.f.gep(base, scalar, memory), dtype)
+            value = self.f.splat(value, self.width)
+            self.f.redirect(before)
+            return value, level
+        if self.width == 1:
+            offset, level = self.vector_offset(number, form)
+            level = max(level, guard_level)
+            before = self.at(level)
+            if inst.guard >= 0:
+                offset = self.f.select(self.values[inst.guard], offset, constant("i64", 0))
+            value = self.load_element(self.f.gep(base, offset, memory), dtype)
+            self.f.redirect(before)
+            return value, level
+        if dynamic or step != 1:
+            offset, level = self.vector_offset(number, form)
+        else:
+            offset, level = self.scalar_offset(number, form)
+            level = max(level, self.depth_of[self.layout.vector])
+        level = max(level, guard_level)
+        if step != 0 or inst.guard >= 0 or dynamic:
+            level = max(level, self.depth_of[self.layout.vector])
+        before = self.at(level)
+        mask = self._mask(inst.guard)
+        other = constant(memory, 0, self.width)
+        if dynamic or step != 1:
+            value = self.f.masked_gather(self.f.gep(base, offset, memory), mask, other)
+        else:
+            row = self.f.gep(base, offset, memory)
+            address = self.f.gep(row, self.variables[self.layout.vector], memory)
+            value = self.f.masked_load(address, mask, other)
+        if dtype.kind == "i1":
+            value = self.f.icmp("ne", value, other)
+        self.f.redirect(before)
+        return value, level
+
+    def _mask(self, guard: int) -> Val:
+        assert self.lane_mask is not None
+        if guard < 0:
+            return self.lane_mask
+        return self.f.and_(self.lane_mask, self.wide(self.values[guard]))
+
+    # -- loops ------------------------------------------------------------------------
+
+    def emit(self) -> None:
+        f = self.f
+        layout = self.layout
+        self.sections.append(f.section())
+        if layout.mode in ("inner", "outer"):
+            Reduction(self).emit()
+        elif not layout.order:
+            self.instructions()
+            for place, output in enumerate(self.nest.outputs):
+                self.store(place, output, self.values[output.insts[0]])
+        else:
+            self._plain()
+        f.ret()
+        f.finish()
+
+    def chunk_range(self, size: Val) -> tuple[Val, Val]:
+        """The part [start, end) of an axis that this call does."""
+        f = self.f
+        chunk = self.parameter("chunk")
+        start = f.mul(f.arguments[2], chunk)
+        end = f.mul(f.arguments[3], chunk)
+        beyond = f.icmp("slt", end, size)
+        return start, f.select(beyond, end, size)
+
+    def open(
+        self, axis: int, start: Val, end: Val, step: int, first: Sequence[Val] = ()
+    ) -> Loop:
+        """Begin a bottom-tested loop; instructions of this level go to its section.
+
+        `first` are the initial values of what the loop carries besides its variable.
+        """
+        loop = Loop(self.f, axis, start, end, step, first)
+        self.variables[axis] = loop.iv
+        self.sections.append(self.f.section())
+        self.depth_of[axis] = len(self.sections) - 1
+        return loop
+
+    def close(self, loop: Loop, later: Sequence[Val] = ()) -> None:
+        """End a loop, passing on what it carries."""
+        loop.close(self.f, later)
+
+    def set_lane_mask(self, end: Val) -> None:
+        """The lanes of the current vector that lie before `end`."""
+        if self.width == 1:
+            return
+        before = self.at(self.depth_of[self.layout.vector])
+        remaining = self.f.splat(end, self.width)
+        self.lane_mask = self.f.icmp("slt", self.lane_positions(), remaining)
+        self.f.redirect(before)
+
+    def _plain(self) -> None:
+        """Loops of a nest without reduction, and of a cumulative one."""
+        layout = self.layout
+        opened = []
+        for place, axis in enumerate(layout.order):
+            if layout.mode == "running" and axis == self.nest.axis:
+                break
+            start: Val = constant("i64", 0)
+            end = self.parameter(("size", axis))
+            if place == 0:
+                start, end = self.chunk_range(end)
+            step = self.width if axis == layout.vector else 1
+            opened.append(self.open(axis, start, end, step))
+            if axis == layout.vector:
+                self.set_lane_mask(end)
+        if layout.mode == "running":
+            Reduction(self).run_along()
+        else:
+            self.instructions()
+            for place, output in enumerate(self.nest.outputs):
+                self.store(place, output, self.values[output.insts[0]])
+        for loop in reversed(opened):
+            self.close(loop)
+
+    # -- stores -----------------------------------------------------------------------
+
+    def store(self, place: int, output: Output, value: Val) -> None:
+        """Store a value for each lane at the output's offset, in the current block."""
+        f = self.f
+        dtype = output.target.dtype
+        base = self.base(output.target)
+        form = output.offset
+        what = ("out", place)
+        if dtype.kind == "i1" and value.kind == "i1":
+            value = f.cast("zext", value, "i8")
+        step = form.coefficient(self.layout.vector) if self.layout.vector >= 0 else 0
+        if self.width == 1 or self.layout.vector < 0:
+            offset, _ = self.vector_offset(what, form)
+            f.store(value, f.gep(base, offset, value.kind))
+            return
+        assert self.lane_mask is not None
+        if step == 1:
+            offset, _ = self.scalar_offset(what, form)
+            row = f.gep(base, offset, value.kind)
+            address = f.gep(row, self.variables[self.layout.vector], value.kind)
+            f.masked_store(self.wide(value), address, self.lane_mask)
+        else:
+            offset, _ = self.vector_offset(what, form)
+            f.masked_scatter(self.wide(value), f.gep(base, offset, value.kind), self.lane_mask)

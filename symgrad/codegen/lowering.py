@@ -1,0 +1,226 @@
+"""What an op's ``lower`` is given: typed arithmetic on one element or one vector of elements.
+
+One structure, `Lowering`: methods choose the instruction by the kind of their operands (float,
+integer, bool), so an op says ``b.add(x, y)`` once for all dtypes. Start reading at `Lowering`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from symgrad.codegen import vmath
+from symgrad.codegen.ir import FLOAT_BITS, Function, Val, constant
+
+_FLOAT_PREDICATE = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
+_SIGNED_PREDICATE = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
+_UNSIGNED_PREDICATE = {"eq": "eq", "ne": "ne", "lt": "ult", "le": "ule", "gt": "ugt", "ge": "uge"}
+
+
+def is_float(x: Val) -> bool:
+    return x.kind in FLOAT_BITS
+
+
+class Lowering:
+    """Arithmetic for `lower` rules.
+
+    Parameters
+    ----------
+    f : Function
+        Where instructions go.
+    inline : bool
+        Whether vector maths is emitted in place (fastest code) or called (fastest compile);
+        the bits are the same.
+    """
+
+    def __init__(self, f: Function, inline: bool) -> None:
+        self.f = f
+        self.inline = inline
+        self.known: dict[str, Any] = {}
+
+    # -- constants --------------------------------------------------------------------
+
+    def const(self, value: float | int | bool, like: Val) -> Val:
+        """A constant of the kind and width of `like`."""
+        made = constant(like.kind, value, like.width)
+        self.known[made.ref] = value
+        return made
+
+    def zero(self, like: Val) -> Val:
+        return self.const(0, like)
+
+    # -- arithmetic -------------------------------------------------------------------
+
+    def add(self, x: Val, y: Val) -> Val:
+        if is_float(x):
+            return self.f.fadd(x, y)
+        return self.f.or_(x, y) if x.kind == "i1" else self.f.add(x, y)
+
+    def sub(self, x: Val, y: Val) -> Val:
+        return self.f.fsub(x, y) if is_float(x) else self.f.sub(x, y)
+
+    def mul(self, x: Val, y: Val) -> Val:
+        if is_float(x):
+            return self.f.fmul(x, y)
+        return self.f.and_(x, y) if x.kind == "i1" else self.f.mul(x, y)
+
+    def div(self, x: Val, y: Val) -> Val:
+        return self.f.fdiv(x, y)
+
+    def neg(self, x: Val) -> Val:
+        return self.f.fneg(x) if is_float(x) else self.f.sub(self.zero(x), x)
+
+    def abs(self, x: Val) -> Val:
+        if is_float(x):
+            return self.f.fabs(x)
+        return self.select(self.compare("lt", x, self.zero(x)), self.neg(x), x)
+
+    def fma(self, x: Val, y: Val, z: Val) -> Val:
+        return self.f.fma(x, y, z)
+
+    def sqrt(self, x: Val) -> Val:
+        return self.f.sqrt(x)
+
+    def floor(self, x: Val) -> Val:
+        return self.f.floor(x) if is_float(x) else x
+
+    def ceil(self, x: Val) -> Val:
+        return self.f.ceil(x) if is_float(x) else x
+
+    def truncate(self, x: Val) -> Val:
+        return self.f.truncate(x) if is_float(x) else x
+
+    def rint(self, x: Val) -> Val:
+        return self.f.rint(x) if is_float(x) else x
+
+    def copysign(self, x: Val, sign: Val) -> Val:
+        return self.f.copysign(x, sign)
+
+    def divide_integers(self, x: Val, y: Val) -> tuple[Val, Val]:
+        """Quotient towards zero and remainder with the sign of x; division by 0 gives 0, x."""
+        zero = self.zero(y)
+        one = self.const(1, y)
+        bad = self.compare("eq", y, zero)
+        minus = self.compare("eq", y, self.const(-1, y))
+        safe = self.select(self.f.or_(bad, minus), one, y)
+        quotient = self.select(minus, self.neg(x), self.f.sdiv(x, safe))
+        quotient = self.select(bad, zero, quotient)
+        return quotient, self.f.sub(x, self.f.mul(quotient, y))
+
+    # -- choice -----------------------------------------------------------------------
+
+    def compare(self, predicate: str, x: Val, y: Val, signed: bool = True) -> Val:
+        """eq, ne, lt, le, gt, ge; ordered for floats except ne."""
+        if is_float(x):
+            return self.f.fcmp(_FLOAT_PREDICATE[predicate], x, y)
+        table = _SIGNED_PREDICATE if signed and x.kind != "i1" else _UNSIGNED_PREDICATE
+        return self.f.icmp(table[predicate], x, y)
+
+    def is_nan(self, x: Val) -> Val:
+        return self.f.fcmp("uno", x, x) if is_float(x) else self.const(False, self._truth(x))
+
+    def _truth(self, like: Val) -> Val:
+        return Val("", "i1", like.width)
+
+    def select(self, condition: Val, x: Val, y: Val) -> Val:
+        return self.f.select(condition, x, y)
+
+    def bit_and(self, x: Val, y: Val) -> Val:
+        return self.f.and_(x, y)
+
+    def bit_or(self, x: Val, y: Val) -> Val:
+        return self.f.or_(x, y)
+
+    def bit_xor(self, x: Val, y: Val) -> Val:
+        return self.f.xor(x, y)
+
+    def bit_not(self, x: Val) -> Val:
+        return self.f.xor(x, self.const(-1 if x.kind != "i1" else True, x))
+
+    # -- conversion -------------------------------------------------------------------
+
+    def convert(self, x: Val, kind: str, signed: bool = True) -> Val:
+        """Value conversion between kinds; floats to integers truncate and saturate."""
+        f = self.f
+        if x.kind == kind:
+            return x
+        if kind == "i1":
+            return self.compare("ne", x, self.zero(x))
+        if x.kind == "i1":
+            return f.cast("uitofp" if kind in FLOAT_BITS else "zext", x, kind)
+        if is_float(x):
+            if kind in FLOAT_BITS:
+                return f.cast("fpext" if kind == "double" else "fptrunc", x, kind)
+            width = x.width
+            source = ("f64" if x.kind == "double" else "f32") if width == 1 else ""
+            target = kind if width == 1 else f"v{width}{kind}"
+            source = source or f"v{width}{'f64' if x.kind == 'double' else 'f32'}"
+            return f.intrinsic("fptosi.sat", kind, width, [x], suffix=f"{target}.{source}")
+        if kind in FLOAT_BITS:
+            return f.cast("sitofp" if signed else "uitofp", x, kind)
+        if int(kind[1:]) < int(x.kind[1:]):
+            return f.cast("trunc", x, kind)
+        return f.cast("sext" if signed else "zext", x, kind)
+
+    # -- functions --------------------------------------------------------------------
+
+    def math(self, name: str, *args: Val) -> Val:
+        """A function of `symgrad.codegen.vmath`."""
+        if self.inline:
+            return vmath.emit(self.f, name, *args)
+        return vmath.call(self.f, name, *args)
+
+    def power(self, x: Val, y: Val) -> Val:
+        """x**y; exponents 0, 1, 2, 3, -1 and 1/2 take their exact short forms.
+
+        The short forms are chosen per element when the exponent is only known at run time, so a
+        constant exponent and an equal computed one give the same bits.
+        """
+        if not is_float(x):
+            return self._integer_power(x, y)
+        exponent = self.known.get(y.ref)
+        if exponent is not None:
+            made = self._short_power(x, exponent)
+            return self.math("pow", x, y) if made is None else made
+        result = self.math("pow", x, y)
+        for special in (0.0, 1.0, 2.0, 3.0, -1.0, 0.5):
+            short = self._short_power(x, special)
+            assert short is not None
+            result = self.select(self.compare("eq", y, self.const(special, y)), short, result)
+        return result
+
+    def _short_power(self, x: Val, exponent: float) -> Val | None:
+        if exponent == 0:
+            return self.const(1, x)
+        if exponent == 1:
+            return x
+        if exponent == 2:
+            return self.mul(x, x)
+        if exponent == 3:
+            return self.mul(self.mul(x, x), x)
+        if exponent == -1:
+            return self.div(self.const(1, x), x)
+        if exponent == 0.5:
+            # pow(-inf, 1/2) is inf and pow(-0, 1/2) is +0, where sqrt has NaN and -0.
+            root = self.add(self.sqrt(x), self.const(0.0, x))
+            low = self.compare("eq", x, self.const(float("-inf"), x))
+            return self.select(low, self.const(float("inf"), x), root)
+        return None
+
+    def _integer_power(self, x: Val, y: Val) -> Val:
+        """By repeated squaring over the exponent's bits; negative exponents give 0, ±1."""
+        bits = 6 if x.kind == "i64" else 5
+        result = self.const(1, x)
+        square = x
+        zero = self.zero(y)
+        for bit in range(bits):
+            one = self.const(1 << bit, y)
+            chosen = self.compare("ne", self.f.and_(y, one), zero)
+            result = self.select(chosen, self.f.mul(result, square), result)
+            square = self.f.mul(square, square)
+        odd = self.compare("ne", self.f.and_(y, self.const(1, y)), zero)
+        unit = self.compare("eq", x, self.const(1, x))
+        minus = self.compare("eq", x, self.const(-1, x))
+        inverse = self.select(unit, x, self.zero(x))
+        sign = self.select(odd, x, self.const(1, x))
+        inverse = self.select(minus, sign, inverse)
+        return self.select(self.compare("lt", y, zero), inverse, result)

@@ -1,0 +1,489 @@
+"""The fixed tree of a reduction, and running (cumulative) reductions.
+
+Bits: element i of a unit of 384 goes to lane i mod 16; lanes fold by halves (8, 4, 2, 1); units
+join in a binary tree over the absolute unit index. Missing elements are the identity (-0.0 for
+sums). So the result depends on the length alone, not on vector width, chunks or threads.
+
+Two layouts of the same tree: "inner" has lanes in vector lanes, "outer" keeps 16 rows of
+accumulators while vector lanes run along another axis. `Combine` holds what differs between
+sums, products, extrema, dot products and arg-extrema. Start reading at `Reduction.emit`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from symgrad.codegen.ir import Function, Module, Val, constant
+from symgrad.codegen.layout import LANES, UNIT
+from symgrad.codegen.lowering import Lowering, is_float
+from symgrad.schedule.nest import Output
+
+if TYPE_CHECKING:
+    from symgrad.codegen.loops import LoopEmitter
+
+DEPTH = 48
+"""Levels of the tree over units: more than any array can need."""
+
+State = tuple[Val, ...]
+
+
+class Combine:
+    """How one kind of reduction takes an element in and joins two partial results."""
+
+    def __init__(self, kind: str, element: str, identity: float, b: Lowering) -> None:
+        self.kind = kind
+        self.element = "i8" if element == "i1" else element
+        self.identity = identity
+        self.b = b
+
+    def kinds(self) -> tuple[str, ...]:
+        """Scalar kinds of the state's parts."""
+        if self.kind in ("argmax", "argmin"):
+            return (self.element, "i64")
+        return (self.element,)
+
+    def start(self, width: int) -> State:
+        """The state before any element."""
+        number: Any = self.identity
+        if self.element not in ("double", "float"):
+            number = self._integer_identity()
+        state = (constant(self.element, number, width),)
+        if self.kind in ("argmax", "argmin"):
+            return (*state, constant("i64", -1, width))
+        return state
+
+    def _integer_identity(self) -> int:
+        bits = int(self.element[1:])
+        return {
+            "add": 0,
+            "or": 0,
+            "mul": 1,
+            "and": 1,
+            "max": -(1 << (bits - 1)),
+            "argmax": -(1 << (bits - 1)),
+            "min": (1 << (bits - 1)) - 1,
+            "argmin": (1 << (bits - 1)) - 1,
+            "dot": 0,
+        }[self.kind]
+
+    def take(self, state: State, operands: tuple[Val, ...], position: Val | None) -> State:
+        """Take an element in."""
+        if self.kind == "dot":
+            if is_float(operands[0]):
+                return (self.b.fma(operands[0], operands[1], state[0]),)
+            return (self.b.add(state[0], self.b.mul(operands[0], operands[1])),)
+        value = operands[0]
+        if value.kind == "i1":
+            value = self.b.f.cast("zext", value, "i8")
+        if position is not None:
+            return self.join(state, (value, position))
+        return self.join(state, (value,))
+
+    def join(self, x: State, y: State) -> State:
+        """Join two partial results, `x` the earlier one."""
+        b = self.b
+        kind = self.kind
+        if kind in ("add", "dot"):
+            return (b.add(x[0], y[0]),)
+        if kind == "mul":
+            return (b.mul(x[0], y[0]),)
+        if kind == "or":
+            return (b.f.or_(x[0], y[0]),)
+        if kind == "and":
+            return (b.f.and_(x[0], y[0]),)
+        predicate = "gt" if kind in ("max", "argmax") else "lt"
+        better = b.compare(predicate, y[0], x[0])
+        if kind in ("max", "min"):
+            if is_float(y[0]):
+                better = b.bit_or(better, b.is_nan(y[0]))
+            return (b.select(better, y[0], x[0]),)
+        # Arg-extrema: NaN beats all, equal values keep the smaller index; -1 is "none yet".
+        none = b.compare("lt", x[1], b.zero(x[1]))
+        valid = b.compare("ge", y[1], b.zero(y[1]))
+        earlier = b.compare("lt", y[1], x[1])
+        same = b.compare("eq", y[0], x[0])
+        if is_float(y[0]):
+            x_nan, y_nan = b.is_nan(x[0]), b.is_nan(y[0])
+            better = b.bit_and(better, b.bit_not(x_nan))
+            better = b.bit_or(better, b.bit_and(y_nan, b.bit_not(x_nan)))
+            same = b.bit_or(same, b.bit_and(x_nan, y_nan))
+        better = b.bit_or(better, b.bit_and(same, earlier))
+        better = b.bit_and(b.bit_or(better, none), valid)
+        return b.select(better, y[0], x[0]), b.select(better, y[1], x[1])
+
+    def masked(self, mask: Val, operands: tuple[Val, ...], position: Val | None) -> Any:
+        """Operands with the lanes outside `mask` replaced by what changes nothing."""
+        b = self.b
+        if self.kind == "dot":
+            # fma(-0, 0, acc) leaves acc alone, -0.0 included.
+            first = b.select(mask, operands[0], b.const(-0.0, operands[0]))
+            return (first, b.select(mask, operands[1], b.zero(operands[1]))), position
+        if position is not None:
+            position = b.select(mask, position, b.const(-1, position))
+            return operands, position
+        value = operands[0]
+        if value.kind == "i1":
+            value = b.f.cast("zext", value, "i8")
+        return (b.select(mask, value, self.start(value.width)[0]),), position
+
+    def result(self, state: State) -> Val:
+        """What is stored."""
+        return state[1] if self.kind in ("argmax", "argmin") else state[0]
+
+
+def fold(f: Function, combine: Combine, state: State) -> State:
+    """Fold the lanes of a state by halves down to one."""
+    width = state[0].width
+    while width > 1:
+        width //= 2
+        low = tuple(_half(f, s, 0, width) for s in state)
+        high = tuple(_half(f, s, width, width) for s in state)
+        state = combine.join(low, high)
+    return state
+
+
+def _half(f: Function, x: Val, start: int, count: int) -> Val:
+    if count == 1:
+        return f.extract(x, start)
+    return f.shuffle(x, None, range(start, start + count))
+
+
+class UnitTree:
+    """The binary tree over units, as a stack with one pending partial result per level."""
+
+    def __init__(self, f: Function, combine: Combine, width: int) -> None:
+        self.f = f
+        self.combine = combine
+        self.width = width
+        self.stacks = [f.alloca(kind, width, DEPTH) for kind in combine.kinds()]
+
+    def _get(self, level: Val) -> State:
+        f = self.f
+        return tuple(
+            f.load(f.gep(stack, level, kind, self.width), kind, self.width)
+            for stack, kind in zip(self.stacks, self.combine.kinds(), strict=True)
+        )
+
+    def push(self, unit: Val, state: State) -> None:
+        """Add the partial result of the unit with this index."""
+        f = self.f
+        origin = f.here()
+        head, body, leave = f.label("carry"), f.label("join"), f.label("pushed")
+        f.branch(head)
+        f.start(head)
+        level = f.phi("i64")
+        rest = f.phi("i64")
+        carried = [f.phi(s.kind, s.width) for s in state]
+        odd = f.icmp("ne", f.and_(rest[0], constant("i64", 1)), constant("i64", 0))
+        f.branch_if(odd, body, leave)
+        f.start(body)
+        joined = self.combine.join(self._get(level[0]), tuple(c[0] for c in carried))
+        next_level = f.add(level[0], constant("i64", 1))
+        next_rest = f.lshr(rest[0], constant("i64", 1))
+        end = f.here()
+        f.branch(head)
+        f.set_phi(level, [(constant("i64", 0), origin), (next_level, end)])
+        f.set_phi(rest, [(unit, origin), (next_rest, end)])
+        for phi, first, later in zip(carried, state, joined, strict=True):
+            f.set_phi(phi, [(first, origin), (later, end)])
+        f.start(leave)
+        for stack, value in zip(self.stacks, carried, strict=True):
+            f.store(value[0], f.gep(stack, level[0], value[0].kind, self.width))
+
+    def total(self, units: Val) -> State:
+        """Join what is pending after `units` units, shortest runs first."""
+        f = self.f
+        origin = f.here()
+        head, test, body = f.label("total"), f.label("test"), f.label("take")
+        step, leave = f.label("step"), f.label("whole")
+        lowest = f.emit(
+            f"call i64 @llvm.cttz.i64(i64 {units.ref}, i1 true)", "i64"
+        )
+        f.module.declare("llvm.cttz.i64", "i64", ["i64", "i1"])
+        first = self._get(lowest)
+        start = f.add(lowest, constant("i64", 1))
+        f.branch(head)
+        f.start(head)
+        level = f.phi("i64")
+        held = [f.phi(s.kind, s.width) for s in first]
+        rest = f.lshr(units, level[0])
+        f.branch_if(f.icmp("ne", rest, constant("i64", 0)), test, leave)
+        f.start(test)
+        odd = f.icmp("ne", f.and_(rest, constant("i64", 1)), constant("i64", 0))
+        f.branch_if(odd, body, step)
+        f.start(body)
+        joined = self.combine.join(self._get(level[0]), tuple(h[0] for h in held))
+        body_end = f.here()
+        f.branch(step)
+        f.start(step)
+        merged = [f.phi(h[0].kind, h[0].width) for h in held]
+        following = f.add(level[0], constant("i64", 1))
+        f.branch(head)
+        for phi, old, new in zip(merged, held, joined, strict=True):
+            f.set_phi(phi, [(old[0], test), (new, body_end)])
+        f.set_phi(level, [(start, origin), (following, step)])
+        for phi, begin, later in zip(held, first, merged, strict=True):
+            f.set_phi(phi, [(begin, origin), (later[0], step)])
+        f.start(leave)
+        return tuple(h[0] for h in held)
+
+
+class Reduction:
+    """Emits the loops of a nest that reduces, inside a `LoopEmitter`."""
+
+    def __init__(self, emitter: LoopEmitter) -> None:
+        self.e = emitter
+        self.f = emitter.f
+        self.reduced: list[tuple[int, Output, Combine]] = []
+        self.stored: list[tuple[int, Output]] = []
+        for place, output in enumerate(emitter.nest.outputs):
+            if output.combine:
+                element = emitter.nest.insts[output.insts[0]].dtype.kind
+                combine = Combine(output.combine, element, output.identity, emitter.b)
+                self.reduced.append((place, output, combine))
+            else:
+                self.stored.append((place, output))
+
+    # -- trees ------------------------------------------------------------------------
+
+    def emit(self) -> None:
+        """Loops over the kept axes, units, and the reduced axis."""
+        e, f, layout = self.e, self.f, self.e.layout
+        axis = e.nest.axis
+        size = e.parameter(("size", axis))
+        unit = constant("i64", UNIT)
+        units = f.udiv(f.add(size, constant("i64", UNIT - 1)), unit)
+        outer = [a for a in layout.order if a != axis]
+        opened = []
+        unit_loop = None
+        if layout.split:
+            first, last = e.chunk_range(units)
+            unit_loop = e.open(-1000, first, last, 1)
+        for place, a in enumerate(outer):
+            start: Val = constant("i64", 0)
+            end = e.parameter(("size", a))
+            if place == 0 and not layout.split:
+                start, end = e.chunk_range(end)
+            opened.append(e.open(a, start, end, e.width if a == layout.vector else 1))
+            if a == layout.vector:
+                e.set_lane_mask(end)
+        lanes = e.width if layout.mode == "outer" else 1
+        trees = [UnitTree(f, c, lanes) for _, _, c in self.reduced]
+        if not layout.split:
+            unit_loop = e.open(-1000, constant("i64", 0), units, 1)
+        assert unit_loop is not None
+        partials = self._unit(unit_loop.iv, size)
+        if layout.split:
+            self._store_partials(unit_loop.iv, units, partials)
+            for loop in reversed(opened):
+                e.close(loop)
+            e.close(unit_loop)
+            return
+        for tree, partial in zip(trees, partials, strict=True):
+            tree.push(unit_loop.iv, partial)
+        e.close(unit_loop)
+        for tree, (place, output, combine) in zip(trees, self.reduced, strict=True):
+            self._store_result(place, output, combine, tree.total(units))
+        for loop in reversed(opened):
+            e.close(loop)
+
+    def _store_result(self, place: int, output: Output, combine: Combine, state: State) -> None:
+        value = combine.result(state)
+        if self.e.layout.mode == "outer":
+            self.e.store(place, output, value)
+            return
+        offset, _ = self.e.scalar_offset(("out", place), output.offset)
+        self.f.store(value, self.f.gep(self.e.base(output.target), offset, value.kind))
+
+    def _store_partials(self, unit: Val, units: Val, partials: list[State]) -> None:
+        """Partial results to scratch, element-major: [state part][output element][unit]."""
+        e, f = self.e, self.f
+        scratch = e.base(None)
+        for (place, output, combine), state in zip(self.reduced, partials, strict=True):
+            start = e.parameter(("scratch", place))
+            room = f.gep(scratch, start, "i8")
+            count = constant("i64", 0)
+            for number, (part, kind) in enumerate(zip(state, combine.kinds(), strict=True)):
+                if number:
+                    elements = f.mul(units, e.parameter(("elements", place)))
+                    count = f.mul(elements, constant("i64", 8))
+                    room = f.gep(room, count, "i8")
+                if e.layout.mode == "outer":
+                    offset, _ = e.vector_offset(("out", place), output.offset)
+                    wide = f.add(
+                        f.mul(offset, f.splat(units, e.width)), f.splat(unit, e.width)
+                    )
+                    assert e.lane_mask is not None
+                    f.masked_scatter(part, f.gep(room, wide, kind), e.lane_mask)
+                else:
+                    offset, _ = e.scalar_offset(("out", place), output.offset)
+                    f.store(part, f.gep(room, f.add(f.mul(offset, units), unit), kind))
+
+    # -- one unit ---------------------------------------------------------------------
+
+    def _unit(self, unit: Val, size: Val) -> list[State]:
+        f = self.f
+        start = f.mul(unit, constant("i64", UNIT))
+        stop = f.add(start, constant("i64", UNIT))
+        stop = f.select(f.icmp("slt", stop, size), stop, size)
+        if self.e.layout.mode == "inner":
+            return self._unit_in_lanes(start, stop, size)
+        return self._unit_in_rows(start, stop)
+
+    def _operands(self, output: Output) -> tuple[tuple[Val, ...], Val | None]:
+        e = self.e
+        operands = tuple(e.wide(e.values[i]) for i in output.insts)
+        if output.combine in ("argmax", "argmin"):
+            axis = e.nest.axis
+            if e.layout.mode == "inner":
+                return operands, e.lane_positions()
+            return operands, self.f.splat(e.variables[axis], e.width)
+        return operands, None
+
+    def _unit_in_lanes(self, start: Val, stop: Val, size: Val) -> list[State]:
+        """Lanes along the reduced axis; 16/width accumulators take turns."""
+        e, f = self.e, self.f
+        turns = LANES // e.width
+        # Whole turns, so that the accumulators end in the order they began.
+        length = f.sub(stop, start)
+        rounded = f.and_(f.add(length, constant("i64", LANES - 1)), constant("i64", -LANES))
+        first: list[Val] = []
+        for _, _, combine in self.reduced:
+            for _ in range(turns):
+                first.extend(combine.start(e.width))
+        loop = e.open(e.nest.axis, start, f.add(start, rounded), e.width, first)
+        e.set_lane_mask(size)
+        e.instructions()
+        for place, output in self.stored:
+            e.store(place, output, e.values[output.insts[0]])
+        carried = iter(loop.carried)
+        later: list[Val] = []
+        ends: list[list[State]] = []
+        for _, output, combine in self.reduced:
+            turn = [tuple(next(carried) for _ in combine.kinds()) for _ in range(turns)]
+            operands, position = self._operands(output)
+            assert e.lane_mask is not None
+            operands, position = combine.masked(e.lane_mask, operands, position)
+            states = [*turn[1:], combine.take(turn[0], operands, position)]
+            ends.append(states)
+            for state in states:
+                later.extend(state)
+        e.close(loop, later)
+        results = []
+        for (_, _, combine), states in zip(self.reduced, ends, strict=True):
+            whole = states[0] if turns == 1 else combine.join(states[0], states[1])
+            results.append(fold(f, combine, whole))
+        return results
+
+    def _unit_in_rows(self, start: Val, stop: Val) -> list[State]:
+        """16 rows of accumulators in memory; vector lanes run along a kept axis."""
+        e, f = self.e, self.f
+        rows = []
+        for _, _, combine in self.reduced:
+            memory = [f.alloca(kind, e.width, LANES) for kind in combine.kinds()]
+            for row in range(LANES):
+                for room, value in zip(memory, combine.start(e.width), strict=True):
+                    f.store(value, f.gep(room, constant("i64", row), value.kind, e.width))
+            rows.append(memory)
+        loop = e.open(e.nest.axis, start, stop, 1)
+        e.instructions()
+        for place, output in self.stored:
+            e.store(place, output, e.values[output.insts[0]])
+        row_number = f.and_(f.urem(e.variables[e.nest.axis], constant("i64", UNIT)), constant("i64", LANES - 1))
+        for (_, output, combine), memory in zip(self.reduced, rows, strict=True):
+            operands, position = self._operands(output)
+            addresses = [
+                f.gep(room, row_number, kind, e.width)
+                for room, kind in zip(memory, combine.kinds(), strict=True)
+            ]
+            state = tuple(
+                f.load(a, kind, e.width) for a, kind in zip(addresses, combine.kinds(), strict=True)
+            )
+            for address, value in zip(
+                addresses, combine.take(state, operands, position), strict=True
+            ):
+                f.store(value, address)
+        e.close(loop)
+        results = []
+        for (_, _, combine), memory in zip(self.reduced, rows, strict=True):
+            states = [
+                tuple(
+                    f.load(f.gep(room, constant("i64", row), kind, e.width), kind, e.width)
+                    for room, kind in zip(memory, combine.kinds(), strict=True)
+                )
+                for row in range(LANES)
+            ]
+            half = LANES
+            while half > 1:
+                half //= 2
+                states = [combine.join(states[k], states[k + half]) for k in range(half)]
+            results.append(states[0])
+        return results
+
+    # -- running ----------------------------------------------------------------------
+
+    def run_along(self) -> None:
+        """A cumulative nest: the reduced axis in order, every partial result stored."""
+        e = self.e
+        axis = e.nest.axis
+        place, output, combine = self.reduced[0]
+        first = combine.start(e.width)
+        loop = e.open(axis, constant("i64", 0), e.parameter(("size", axis)), 1, first)
+        e.instructions()
+        operands = tuple(e.wide(e.values[i]) for i in output.insts)
+        state = combine.take(tuple(loop.carried), operands, None)
+        e.store(place, output, combine.result(state))
+        e.close(loop, state)
+
+
+def emit_join(module: Module, name: str, kind: str, element: str) -> None:
+    """A kernel that joins partial results in scratch: args are
+    [scratch slot, byte start, units, elements, target slot, target offset].
+    """
+    f = Function(
+        module, name, [("slots", "ptr", 1), ("args", "ptr", 1), ("lo", "i64", 1), ("hi", "i64", 1)]
+    )
+    b = Lowering(f, True)
+    combine = Combine(kind, element, 0.0, b)
+    numbers = [
+        f.load(f.gep(f.arguments[1], constant("i64", k), "i64"), "i64") for k in range(6)
+    ]
+    scratch_slot, start, units, elements, target_slot, shift = numbers
+    slots = f.arguments[0]
+    scratch = f.gep(f.load(f.gep(slots, scratch_slot, "ptr"), "ptr"), start, "i8")
+    target = f.load(f.gep(slots, target_slot, "ptr"), "ptr")
+    rooms = [scratch]
+    if len(combine.kinds()) == 2:
+        room_bytes = f.mul(f.mul(units, elements), constant("i64", 8))
+        rooms.append(f.gep(scratch, room_bytes, "i8"))
+    tree = UnitTree(f, combine, 1)
+    origin = f.here()
+    outer, inner, done = f.label("element"), f.label("unit"), f.label("done")
+    f.branch(outer)
+    f.start(outer)
+    j = f.phi("i64")
+    row = f.mul(j[0], units)
+    f.branch(inner)
+    f.start(inner)
+    u = f.phi("i64")
+    at = f.add(row, u[0])
+    state = tuple(
+        f.load(f.gep(room, at, part), part)
+        for room, part in zip(rooms, combine.kinds(), strict=True)
+    )
+    tree.push(u[0], state)
+    next_u = f.add(u[0], constant("i64", 1))
+    latch = f.here()
+    f.branch_if(f.icmp("slt", next_u, units), inner, done)
+    f.set_phi(u, [(constant("i64", 0), outer), (next_u, latch)])
+    f.start(done)
+    value = combine.result(tree.total(units))
+    f.store(value, f.gep(target, f.add(j[0], shift), value.kind))
+    next_j = f.add(j[0], constant("i64", 1))
+    end = f.here()
+    leave = f.label("leave")
+    f.branch_if(f.icmp("slt", next_j, elements), outer, leave)
+    f.set_phi(j, [(constant("i64", 0), origin), (next_j, end)])
+    f.start(leave)
+    f.ret()
+    f.finish()

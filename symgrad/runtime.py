@@ -1,0 +1,243 @@
+"""Evaluation: when a value is asked for, find or build the program that computes it, and run it.
+
+Structures:
+
+* a *structure*: the pending nodes behind some roots, in creation order, and a key that says all
+  that decides the code: ops, attributes, dtypes, shapes, how arguments connect, which nodes have
+  values. Numbers are run-time arguments unless they are compiled in.
+* `Recipe`: a program with where its inputs are found and where its outputs go, by position in
+  the structure. Recipes are kept by key: a loop's second turn is a lookup and a native call.
+
+A run stores the values of its roots, of nodes that somebody still holds, and of what is dear to
+recompute while a derivative may still ask for it. Start reading at `evaluate`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from symgrad.codegen.build import Program
+from symgrad.errors import TracedValueError
+from symgrad.expr import Expr, ancestors
+from symgrad.op import CONSTANT, DERIVED, INPUT, set_look
+from symgrad.schedule.canonical import Node, canonical
+from symgrad.schedule.program import schedule
+
+_RECIPES: dict[Any, Recipe] = {}
+_LOCK = threading.RLock()
+MAX_RECIPES = 4096
+# References to a node that are not a holder's: the list, the loop variable, the call itself.
+_OWN_REFERENCES = 3
+
+
+class Recipe:
+    """A program and its wiring to a structure.
+
+    Attributes
+    ----------
+    program : Program
+    sources : list of int or ndarray
+        Per input: position of the node in the structure, or a number made by the derivative rules.
+    stores : list of (position, output)
+        Nodes that receive values.
+    results : list of ("input" or "output", number)
+        Where each root's value is found.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        sources: list[int | np.ndarray],
+        stores: list[tuple[int, int]],
+        results: list[tuple[bool, int]],
+    ) -> None:
+        self.program = program
+        self.sources = sources
+        self.stores = stores
+        self.results = results
+
+
+def pending(node: Expr) -> bool:
+    """Whether a node's value is still to be computed."""
+    return node.value is None
+
+
+def structure(nodes: Sequence[Expr]) -> list[Any]:
+    """What decides the code for `nodes`, as a hashable list (see the module docstring)."""
+    place: dict[int, int] = {}
+    parts: list[Any] = []
+    for number, n in enumerate(nodes):
+        place[id(n)] = number
+        if n.op is CONSTANT:
+            parts.append((n.attrs, n.dtype))
+        elif n.value is not None or not n.args:
+            parts.append((n.dtype, n.shape, n.op, n.attrs) if n.value is None else (n.dtype, n.shape))
+        else:
+            parts.append(
+                (n.op, n.attrs, n.shape, n.dtype, *[number - place[id(a)] for a in n.args])
+            )
+    return parts
+
+
+def array_of(node: Expr) -> np.ndarray:
+    """The value of a node as an array."""
+    value = node.value
+    if isinstance(value, np.ndarray):
+        return value
+    return np.array(value, node.dtype.numpy)
+
+
+def build_recipe(
+    nodes: Sequence[Expr], roots: Sequence[Expr], held: Sequence[Expr], inline: bool = False
+) -> Recipe:
+    """Schedule and compile.
+
+    Parameters
+    ----------
+    nodes : sequence of Expr
+        The structure; inputs and stores are found by position in it.
+    roots : sequence of Expr
+        Whose values are wanted; they need not be part of the structure.
+    held : sequence of Expr
+        Further nodes of the structure that receive values.
+    inline : bool
+        Whether vector maths is inlined.
+    """
+    graph = canonical([*roots, *held])
+    steps = schedule(graph)
+    outputs = {n.number: n for n in graph.roots if n.input < 0}
+    stored = {n.number for n in steps.stored}
+    for e in nodes:
+        vertex = graph.of.get(id(e))
+        if e.value is None and e.requires_grad and vertex is not None and vertex.input < 0:
+            if vertex.number in steps.dear and vertex.number in stored:
+                outputs.setdefault(vertex.number, vertex)
+    place = {number: k for k, number in enumerate(outputs)}
+    position = {id(e): k for k, e in enumerate(nodes)}
+    sources = [position[id(e)] if id(e) in position else array_of(e) for e in graph.inputs]
+    results = [
+        (n.input >= 0, n.input if n.input >= 0 else place[n.number])
+        for n in graph.roots[: len(roots)]
+    ]
+    stores = []
+    for k, e in enumerate(nodes):
+        vertex = graph.of.get(id(e))
+        if e.value is None and vertex is not None and vertex.number in place:
+            stores.append((k, place[vertex.number]))
+    program = Program(steps, list(outputs.values()), inline)
+    return Recipe(program, sources, stores, results)
+
+
+def run_recipe(recipe: Recipe, nodes: Sequence[Expr]) -> list[np.ndarray]:
+    """Run a recipe on a structure, store what it stores, and give the roots' arrays."""
+    inputs = tuple(
+        [s if isinstance(s, np.ndarray) else array_of(nodes[s]) for s in recipe.sources]
+    )
+    made = recipe.program.run(inputs)
+    for position, output in recipe.stores:
+        node = nodes[position]
+        if node.value is None:
+            node.value = made[output]
+    return [inputs[k] if is_input else made[k] for is_input, k in recipe.results]
+
+
+def evaluate(roots: Sequence[Expr]) -> None:
+    """Compute the values of `roots` and store them on their nodes.
+
+    Raises
+    ------
+    TracedValueError
+        If a value depends on an input that has none, inside `symgrad.compile`.
+    """
+    wanted = [r for r in roots if r.value is None]
+    if not wanted:
+        return
+    nodes = ancestors(wanted, pending)
+    held = held_elsewhere(nodes, wanted)
+    key = (tuple(structure(nodes)), tuple(held), _places(nodes, wanted))
+    recipe = _RECIPES.get(key)
+    if recipe is None:
+        require_inputs(nodes)
+        with _LOCK:
+            recipe = build_recipe(nodes, wanted, [nodes[k] for k in held])
+            remember(key, recipe)
+    arrays = run_recipe(recipe, nodes)
+    for node, array in zip(wanted, arrays, strict=True):
+        node.value = array
+    release(nodes)
+
+
+def _places(nodes: Sequence[Expr], wanted: Sequence[Expr]) -> tuple[int, ...]:
+    position = {id(n): k for k, n in enumerate(nodes)}
+    return tuple(position[id(n)] for n in wanted)
+
+
+def held_elsewhere(nodes: Sequence[Expr], roots: Sequence[Expr]) -> list[int]:
+    """Positions of pending nodes that something besides the structure refers to.
+
+    A node's reference count beyond its uses in the structure shows a holder: a tensor in the
+    user's hands, or another pending graph. Their values are worth storing.
+    """
+    uses: dict[int, int] = {}
+    for n in nodes:
+        if n.value is None:
+            for a in n.args:
+                uses[id(a)] = uses.get(id(a), 0) + 1
+    wanted = {id(r) for r in roots}
+    found = []
+    for k, n in enumerate(nodes):
+        if n.value is None and n.op.family not in ("leaf", "movement") and id(n) not in wanted:
+            if sys.getrefcount(n) > uses.get(id(n), 0) + _OWN_REFERENCES:
+                found.append(k)
+    return found
+
+
+def require_inputs(nodes: Sequence[Expr]) -> None:
+    """Refuse structures with inputs that have no value."""
+    for n in nodes:
+        if n.op is INPUT and n.value is None and not n.args:
+            raise TracedValueError(
+                "compile: the value of a traced tensor was asked for (bool, item, numpy or print "
+                "inside a compiled function); use symgrad.where to choose by condition"
+            )
+
+
+def remember(key: Any, recipe: Recipe) -> None:
+    """Keep a recipe for structures with an equal key; the oldest goes when there are many."""
+    if len(_RECIPES) >= MAX_RECIPES:
+        del _RECIPES[next(iter(_RECIPES))]
+    _RECIPES[key] = recipe
+
+
+def recipe_count() -> int:
+    """How many programs are kept."""
+    return len(_RECIPES)
+
+
+def look(x: Expr) -> np.ndarray | None:
+    """The value of `x`, computed if need be; None if it depends on a traced input."""
+    if x.value is None:
+        if any(n.op is INPUT and n.value is None and not n.args for n in ancestors([x], pending)):
+            return None
+        evaluate([x])
+    return array_of(x)
+
+
+set_look(look)
+
+
+def release(nodes: Sequence[Expr]) -> None:
+    """Let go of the arguments of computed nodes that no derivative and no formula needs."""
+    for n in nodes:
+        if n.value is not None and n.args and not n.requires_grad and n.meta is not DERIVED:
+            n.args = ()
+            n.op = INPUT
+            n.attrs = ()
+    for n in nodes:
+        if n.op is INPUT and n.value is not None and n.args:
+            n.args = ()
