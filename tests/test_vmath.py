@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any, NamedTuple
 
 import mpmath
@@ -196,7 +196,7 @@ class Compiled:
         return [o[:size] for o in outputs]
 
 
-@lru_cache(maxsize=None)
+@cache
 def compiled(name: str, kind: str, width: int, mode: str = "emit") -> Compiled:
     return Compiled(name, kind, width, mode)
 
