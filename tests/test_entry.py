@@ -66,13 +66,14 @@ def test_wrong_count_and_keywords_go_to_the_fallback() -> None:
     )
     assert function(1.0, 2.0) == 3.0
     assert function() == function(1.0) == function(1.0, 2.0, 3.0) == "fallback"
-    assert function(1.0, y=2.0) == function(a=1) == "fallback"
+    assert function(1.0, y=2.0) == function(a=1) == function(1.0, 2.0, y=3.0) == "fallback"
     assert got == [
         ((), {}),
         ((1.0,), {}),
         ((1.0, 2.0, 3.0), {}),
         ((1.0,), {"y": 2.0}),
         ((), {"a": 1}),
+        ((1.0, 2.0), {"y": 3.0}),
     ]
     assert function(*[1.0, 2.0]) == 3.0
 
@@ -323,12 +324,29 @@ def test_executor_takes_any_array_and_nothing_else() -> None:
         assert execute(spec.address, (x,)) == ()
         assert seen.pop() == x.ctypes.data
     for bad in ((), (np.zeros(1), np.zeros(1)), [np.zeros(1)], (1.0,), (np.zeros(1).view(Sub),)):
-        with pytest.raises(TypeError, match=r"execute: .*\(got \["):
+        with pytest.raises(TypeError, match=r"execute: .* 1 ndarrays \(got "):
             execute(spec.address, bad)
     for wrong in ((), (spec.address,), (None, (np.zeros(1),)), (spec.address, (), ())):
         with pytest.raises(TypeError):
             execute(*wrong)
     assert seen == []
+
+
+def test_executor_hands_trouble_to_the_callable_given() -> None:
+    def body(slots: Slots) -> None:
+        view(slots, 1)[()] = 7.0
+        view(slots, 2, (), np.int64)[()] = view(slots, 0)[()] < 0
+
+    def failed(inputs: tuple[Any, ...]) -> None:
+        raise ArithmeticError(f"negative: {inputs[0]}")
+
+    spec = eager(Program(body), 1, [(float, ())], failed=failed)
+    execute: Any = entry.make_executor()
+    assert execute(spec.address, (np.array(2.0),))[0] == 7.0
+    with pytest.raises(ArithmeticError, match=r"negative: -2\.0"):
+        execute(spec.address, (np.array(-2.0),))
+    with pytest.raises(TypeError, match=r"execute: .* 1 ndarrays \(got float\)"):
+        execute(spec.address, 2.0)
 
 
 # -- specs --------------------------------------------------------------------------------

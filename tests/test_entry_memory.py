@@ -24,7 +24,7 @@ from entry_program import (
     view,
 )
 
-from symgrad.codegen import entry, ir, jit
+from symgrad.codegen import entry, ir, jit, plan
 from symgrad.codegen.entry_spec import (
     ArrayLeaf,
     DictOf,
@@ -83,6 +83,26 @@ def test_arena_is_aligned_writable_and_reused() -> None:
     assert second == first + 640
     assert entry.trim_arenas() >= 1
     assert entry.trim_arenas() == 0
+
+
+@pytest.mark.parametrize("size", [1, 64, 65, 96, 100, 1000, 5000, 50_000, 10**6])
+def test_arenas_of_every_size_are_aligned_and_whole(size: int) -> None:
+    seen: list[int] = []
+    inner: list[Any] = []
+
+    def body(slots: Slots) -> None:
+        seen.append(slots[0])
+        memory = view(slots, 0, (size,), np.uint8)
+        mark = len(seen)
+        memory[:] = mark
+        if mark < 8:
+            inner[0]()
+        assert (memory == mark).all()
+
+    inner.append(Program(body).entry([], Static(None), 1, arena_bytes=size, arena=[(0, 0)]))
+    inner[0]()
+    assert len(set(seen)) == 8
+    assert not any(place % 64 for place in seen)
 
 
 def test_call_inside_a_call_gets_an_arena_of_its_own() -> None:
@@ -173,6 +193,36 @@ def test_single_launch_is_called_and_more_go_through_the_runner() -> None:
     assert (order[-1], released.runs) == ("e", 1)
 
 
+@pytest.mark.parametrize("release", [False, True])
+def test_launches_of_a_compiled_plan_run_in_order(release: bool) -> None:
+    module = ir.Module()
+    kinds = [("slots", "ptr", 1), ("args", "ptr", 1), ("lo", "i64", 1), ("hi", "i64", 1)]
+    body = ir.Function(module, "double_one", kinds)
+    slots, args, chunk, _ = body.arguments
+    numbers = [body.load(body.gep(args, ir.constant("i64", n), "i64"), "i64") for n in (0, 1)]
+    places = [body.load(body.gep(slots, number, "ptr"), "ptr") for number in numbers]
+    x = body.load(body.gep(places[0], chunk, "double"), "double")
+    body.store(body.fadd(x, x), body.gep(places[1], chunk, "double"))
+    body.ret()
+    body.finish()
+    library = jit.compile_module(module, ["double_one"])
+    launches = [plan.Launch(library["double_one"], own, 1, 10) for own in ((0, 2), (2, 1))]
+    made = plan.Plan(launches, [library])
+    spec = EntrySpec(
+        [ArrayLeaf(float, (1,), 0)],
+        NewArray(float, (1,), 1),
+        3,
+        made.address,
+        plan.runner_symbols()["sg_run"],
+        refuse,
+        arena_bytes=8,
+        arena=[(2, 0)],
+        release_gil=release,
+        keep=(made,),
+    )
+    np.testing.assert_array_equal(entry.make_entry(spec).function(np.array([1.5])), [6.0])
+
+
 def test_plan_that_reports_trouble_goes_to_the_fallback() -> None:
     def body(slots: Slots) -> None:
         x = view(slots, 0)[()]
@@ -195,6 +245,34 @@ def test_plan_that_reports_trouble_goes_to_the_fallback() -> None:
         assert function(9.0)[0] == 3.0
 
 
+def test_error_that_a_kernel_sets_is_raised() -> None:
+    module = ir.Module()
+    kinds = [("slots", "ptr", 1), ("args", "ptr", 1), ("lo", "i64", 1), ("hi", "i64", 1)]
+    body = ir.Function(module, "fail", kinds)
+    body.call("PyErr_NoMemory", ("ptr", 1), [])
+    status = body.load(body.gep(body.arguments[0], ir.constant("i64", 1), "ptr"), "ptr")
+    body.store(ir.constant("i64", 1), status)
+    body.ret()
+    body.finish()
+    library = jit.compile_module(module, ["fail"])
+    launches = np.array([[library["fail"], 0, 1, 10, 0]], np.int64)
+    head = np.array([1, launches.ctypes.data], np.int64)
+    spec = EntrySpec(
+        [],
+        NewArray(float, (3,), 0),
+        2,
+        head.ctypes.data,
+        0,
+        refuse,
+        status_slot=1,
+        keep=(library, launches, head),
+    )
+    function = entry.make_entry(spec).function
+    for _ in range(3):
+        with pytest.raises(MemoryError):
+            function()
+
+
 def gil_state() -> tuple[jit.Library, Any, Any]:
     """A compiled kernel that asks whether its thread holds the GIL."""
     module = ir.Module()
@@ -211,7 +289,7 @@ def gil_state() -> tuple[jit.Library, Any, Any]:
 
 
 def test_gil_is_released_when_asked_for() -> None:
-    library, launches, plan = gil_state()
+    library, launches, head = gil_state()
     module = ir.Module()
     body = ir.Function(module, "run", [("plan", "ptr", 1), ("slots", "ptr", 1)])
     first = body.load(body.gep(body.arguments[0], ir.constant("i64", 1), "i64"), "ptr")
@@ -220,13 +298,13 @@ def test_gil_is_released_when_asked_for() -> None:
     body.ret()
     body.finish()
     run = jit.compile_module(module, ["run"])
-    keep = (library, launches, plan, run)
+    keep = (library, launches, head, run)
     for release, expected in ((False, 1), (True, 0)):
         spec = EntrySpec(
             [],
             Scalar(np.int64, 0),
             1,
-            plan.ctypes.data,
+            head.ctypes.data,
             run["run"],
             refuse,
             release_gil=release,
@@ -264,7 +342,7 @@ def refcounts(things: Sequence[object]) -> list[int]:
 
 @pytest.mark.parametrize("release", [False, True])
 def test_calls_leave_reference_counts_and_blocks_alone(release: bool) -> None:
-    library, launches, plan = gil_state()
+    library, launches, head = gil_state()
     marker, key, array, number = object(), str(b"key", "ascii"), np.zeros(2), 1.5
     inputs: list[Node] = [
         DictOf((key,), (ListOf((ArrayLeaf(float, (2,), 1), FloatLeaf(2))),)),
@@ -277,17 +355,17 @@ def test_calls_leave_reference_counts_and_blocks_alone(release: bool) -> None:
             ListOf((Input(1), Input(2), Static(marker))),
         ),
     )
-    run = RUN(lambda plan, slots: None)
+    run = RUN(lambda head, slots: None)
     spec = EntrySpec(
         inputs,
         output,
         4,
-        plan.ctypes.data,
+        head.ctypes.data,
         address(run),
         lambda *args: None,
         release_gil=release,
         arena_bytes=100,
-        keep=(library, launches, plan, run),
+        keep=(library, launches, head, run),
     )
     function = entry.make_entry(spec).function
     argument = {key: [array, number]}
@@ -327,6 +405,43 @@ def test_failed_allocation_raises_and_leaks_nothing() -> None:
         after = refcounts((array, marker, np.dtype(float)))
         assert max(abs(a - b) for a, b in zip(after, before, strict=True)) < 20
     assert ran == []
+
+
+def test_every_allocation_of_a_call_may_fail() -> None:
+    faults = pytest.importorskip("_testcapi")
+    library, launches, head = gil_state()
+    array, marker = np.zeros(2), object()
+    many: list[Node] = [Static(marker)] * 40
+    last: list[Node] = [Same(0), DictOf(("a",), (Input(0),))]
+    output = TupleOf((NewArray(float, (2,), 0), ListOf((*many, *last)), *many))
+    spec = EntrySpec(
+        [ListOf((ArrayLeaf(float, (2,), 1),))],
+        output,
+        2,
+        head.ctypes.data,
+        0,
+        refuse,
+        keep=(library, launches, head),
+    )
+    function = entry.make_entry(spec).function
+    argument = [array]
+    watched = (array, marker, np.dtype(float))
+    function(argument)
+    before = refcounts(watched)
+    failures = 0
+    for start in range(10):
+        for _ in range(20):
+            faults.set_nomemory(start, start + 1)
+            try:
+                function(argument)
+            except MemoryError:
+                failures += 1
+            finally:
+                faults.remove_mem_hooks()
+    assert failures >= 60
+    gc.collect()
+    after = refcounts(watched)
+    assert max(abs(a - b) for a, b in zip(after, before, strict=True)) < 10
 
 
 def test_dropped_entry_frees_what_it_kept_also_in_a_cycle() -> None:
@@ -385,6 +500,8 @@ def test_into_refuses_what_it_cannot_write_or_would_spoil() -> None:
     np.testing.assert_array_equal(base, np.arange(8.0))
     function(base[3:6], base[:3])
     np.testing.assert_array_equal(base, [0, 1, 2, 0, 2, 4, 6, 7])
+    function(base[:3], base[3:6])
+    np.testing.assert_array_equal(base, [0, 4, 8, 0, 2, 4, 6, 7])
 
 
 def test_into_takes_a_tree_and_looks_at_captured_buffers() -> None:

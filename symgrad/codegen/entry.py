@@ -47,6 +47,9 @@ _new_function = ctypes.PYFUNCTYPE(
 )(("PyCFunction_NewEx", ctypes.pythonapi))
 
 
+immortalise = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("Py_IncRef", ctypes.pythonapi))
+
+
 class Entry(NamedTuple):
     """A program that Python can call: the built-in function, and its descriptor's address."""
 
@@ -57,7 +60,7 @@ class Entry(NamedTuple):
 class EagerSpec:
     """A plan for `make_executor`: arrays in, a tuple of new arrays out, nothing checked.
 
-    Slots are numbered: inputs, outputs, constants, pieces of the arena.
+    Slots are numbered: inputs, outputs, constants, pieces of the arena, status.
 
     Parameters
     ----------
@@ -75,6 +78,10 @@ class EagerSpec:
         Offsets of its pieces.
     release_gil : bool
         Run the plan without the GIL.
+    failed : callable or None
+        If given, the status slot points to an int64 that is 0 before the plan runs, and
+        ``failed(inputs)`` is called, to raise or to return what `execute` returns, when the
+        plan makes it anything else.
     keep : tuple of object
         Owners of the memory and code named above.
     """
@@ -89,21 +96,30 @@ class EagerSpec:
         arena_bytes: int = 0,
         arena: Sequence[int] = (),
         release_gil: bool = False,
+        failed: Callable[[tuple[npt.NDArray[Any], ...]], Any] | None = None,
         keep: tuple[object, ...] = (),
     ) -> None:
+        def fallback(given: Any) -> Any:
+            fits = type(given) is tuple and len(given) == inputs
+            if failed is None or not fits or {type(x) for x in given} - {np.ndarray}:
+                return _refuse(given, inputs)
+            return failed(given)
+
         first_constant = inputs + len(outputs)
         first_piece = first_constant + len(constants)
+        status = first_piece + len(arena)
         spec = EntrySpec(
             inputs=[TupleOf(tuple(AnyArray(i) for i in range(inputs)))],
             output=TupleOf(tuple(NewArray(d, s, inputs + i) for i, (d, s) in enumerate(outputs))),
-            slots=first_piece + len(arena),
+            slots=status + (failed is not None),
             plan=plan,
             run=run,
-            fallback=_refuse,
+            fallback=fallback,
             constants=list(enumerate(constants, first_constant)),
             arena_bytes=arena_bytes,
             arena=list(enumerate(arena, first_piece)),
             release_gil=release_gil,
+            status_slot=None if failed is None else status,
             keep=keep,
         )
         self._memory = descriptor(spec, spec.inputs, spec.output, 0)
@@ -188,7 +204,7 @@ def _library() -> jit.Library:
     made = jit.compile_module(module, exports, 2, entry_ir.PASSES)
     jit.add_symbol("sg_call", made["sg_call"])
     # Built-in functions may be called until the very end of the process.
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(made))
+    immortalise(made)
     return made
 
 
@@ -207,11 +223,11 @@ def _numpy_table() -> Any:
     return table
 
 
-def _refuse(*arguments: object) -> None:
-    kinds = [type(a).__name__ for a in arguments]
+def _refuse(given: object, inputs: int) -> None:
+    kinds = [type(x).__name__ for x in given] if isinstance(given, tuple) else type(given).__name__
     raise TypeError(
-        f"execute: the inputs are not a tuple of the right number of ndarrays (got {kinds}); "
-        "pass what the EagerSpec was made for"
+        f"execute: the inputs are not a tuple of {inputs} ndarrays (got {kinds}); pass what the "
+        "EagerSpec was made for"
     )
 
 

@@ -60,13 +60,15 @@ def build(head_bytes: int) -> Module:
     return module
 
 
-def build_vectorcall(offset: int) -> Module:
-    """The vectorcall of objects that hold their descriptor's address at a byte offset.
+def build_vectorcall(head_bytes: int, offset: int) -> Module:
+    """The vectorcall of objects that hold the tuple of a built-in function at a byte offset.
 
     Parameters
     ----------
+    head_bytes : int
+        ``object.__basicsize__`` of the running Python.
     offset : int
-        Where the address lies in the object.
+        Where the tuple's address lies in the object.
 
     Returns
     -------
@@ -75,12 +77,25 @@ def build_vectorcall(offset: int) -> Module:
     """
     module = Module()
     kinds = ["ptr", "ptr", "i64", "ptr"]
-    f = Body(module, "sg_vectorcall", kinds, "ptr", 0, "nounwind", "")
+    f = Body(module, "sg_vectorcall", kinds, "ptr", head_bytes, "nounwind", "")
     this, args, nargsf, kwnames = f.arguments
-    descriptor = f.load(f.gep(this, f.index(offset), "i8"), "ptr")
+    own = f.load(f.gep(this, f.index(offset), "i8"), "ptr")
+    # A collected object has no tuple any more, and yet a last finaliser might call it.
+    gone, ready = f.label("gone"), f.label("ready")
+    f.branch_if(f.icmp("eq", own, NULL), gone, ready)
+    f.start(gone)
+    f.invoke("PyErr_BadArgument", "i32", [])
+    f.ret(NULL)
+    f.start(ready)
+    # The object may be bound to another program while this one runs.
+    f.call("Py_IncRef", None, [own])
+    memory = f.invoke("PyTuple_GetItem", "ptr", [own, ZERO])
+    descriptor = f.array_field(memory, 0, "ptr")
     # The top bit says that args[-1] may be written: of no use here.
     nargs = f.and_(nargsf, f.index(2**63 - 1))
-    f.ret(f.invoke("sg_call", "ptr", [descriptor, args, nargs, kwnames]))
+    result = f.invoke("sg_call", "ptr", [descriptor, args, nargs, kwnames])
+    f.call("Py_DecRef", None, [own])
+    f.ret(result)
     f.finish()
     return module
 
@@ -425,8 +440,13 @@ def _build_call(module: Module, head_bytes: int) -> None:
     f.start(no_memory)
     f.ret(f.invoke("PyErr_NoMemory", "ptr", []))
 
-    # The plan found its numbers wanting: the fallback says what is wrong with them.
+    # The plan found its numbers wanting: unless it raised an error itself, the fallback says
+    # what is wrong with them.
     f.start(bad)
+    raised = f.icmp("ne", f.invoke("PyErr_Occurred", "ptr", []), NULL)
+    wanting = f.label("wanting")
+    f.branch_if(raised, failed, wanting)
+    f.start(wanting)
     drop_results()
     f.branch(give_up)
 

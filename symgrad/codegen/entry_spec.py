@@ -155,7 +155,7 @@ class EntrySpec:
         Run the plan without the GIL: for work of a millisecond and more.
     status_slot : int or None
         Points to an int64 that is 0 before the plan runs; if the plan makes it anything else,
-        its results are dropped and the fallback runs.
+        its results are dropped, and the fallback runs unless a Python error is set.
     keep : tuple of object
         Owners of all the memory and code named above.
     name : str
