@@ -33,6 +33,7 @@ from symgrad.codegen.ir import Module
 _LOCK = threading.RLock()
 _SYMBOLS: dict[str, int] = {}
 _LINKS = 0
+_RELOCATION, _CODE_MODEL = "pic", "default"
 _LIBRARIES_PER_COMPILER = 64
 _GENERATIONS: list[_Generation] = []
 _COMPILES = 0
@@ -79,8 +80,8 @@ def target_machine(level: int) -> Any:
         cpu=llvm.get_host_cpu_name(),
         features=llvm.get_host_cpu_features().flatten(),
         opt=level,
-        reloc="pic",
-        codemodel="default",
+        reloc=_RELOCATION,
+        codemodel=_CODE_MODEL,
     )
 
 
@@ -97,12 +98,12 @@ def _pipeline(level: int, passes: tuple[str, ...]) -> tuple[Any, Any]:
 
 @kept
 def fingerprint() -> str:
-    """What decides the machine code besides the IR: compiler versions, triple, CPU, features."""
+    """What decides the machine code besides the IR: compiler versions, triple, CPU, features, options."""
     versions = ".".join(map(str, llvm.llvm_version_info))
     features = llvm.get_host_cpu_features().flatten()
     return (
         f"llvmlite {llvmlite.__version__} LLVM {versions} {llvm.get_default_triple()} "
-        f"{llvm.get_host_cpu_name()} {features}"
+        f"{llvm.get_host_cpu_name()} {features} {_RELOCATION} {_CODE_MODEL}"
     )
 
 
