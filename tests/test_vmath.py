@@ -102,14 +102,14 @@ CASES: dict[str, Case] = {
     "atan": Case(mpmath.atan, (-5, 5), 0.51, 1.3),
     "sinh": Case(mpmath.sinh, (-712, 712), 0.51, 1.4, sample_float=(-90, 90)),
     "cosh": Case(mpmath.cosh, (-712, 712), 0.51, 1.4, sample_float=(-90, 90)),
-    "tanh": Case(mpmath.tanh, (-20, 20), 1.0, 1.0),
-    "asinh": Case(mpmath.asinh, (-10, 10), 0.51, 1.2),
+    "tanh": Case(mpmath.tanh, (-20, 20), 1.0, 1.1),
+    "asinh": Case(mpmath.asinh, (-10, 10), 0.51, 1.4),
     "acosh": Case(mpmath.acosh, (1, 10), 0.51, 1.6, (1, INF)),
-    "atanh": Case(mpmath.atanh, (-1, 1), 0.51, 1.0, (-1, 1)),
-    "sigmoid": Case(_sigmoid, (-745, 100), 0.51, 1.4, sample_float=(-105, 30)),
+    "atanh": Case(mpmath.atanh, (-1, 1), 0.51, 1.1, (-1, 1)),
+    "sigmoid": Case(_sigmoid, (-745, 100), 0.51, 1.1, sample_float=(-105, 30)),
     "softplus": Case(_softplus, (-745, 100), 0.51, 1.6, sample_float=(-105, 30)),
     "erf": Case(mpmath.erf, (-6, 6), 1.0, 1.3),
-    "erfc": Case(_erfc, (-6, 27.3), 0.51, 3.0, sample_float=(-4, 10.1)),
+    "erfc": Case(_erfc, (-6, 27.3), 0.51, 2.7, sample_float=(-4, 10.1)),
     "erfinv": Case(_erfinv, (-1, 1), 0.51, 3.0, (-1, 1)),
     "lgamma": Case(_lgamma, (-20, 30), 0.51, 3.0),
     "digamma": Case(_digamma, (-20, 30), 0.51, 3.0),
@@ -452,6 +452,23 @@ def test_one_far_lane_leaves_the_others_alone() -> None:
     others = [i for i in range(16) if i not in (5, 11)]
     np.testing.assert_array_equal(got[others], expected[others])
     assert np.isnan(got[11])
+
+
+def test_bodies_with_branches_may_follow_each_other() -> None:
+    module = ir.Module()
+    f = ir.Function(module, "both", [("p", "ptr", 1), ("q", "ptr", 1)])
+    source, target = f.arguments
+    x = f.load(source, "double", 8)
+    f.store(f.fadd(vmath.emit(f, "sin", x), vmath.emit(f, "cos", x)), target)
+    f.ret()
+    f.finish()
+    library = jit.compile_module(module, ["both"])
+    both = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(library["both"])
+    points = np.array([0.0, 1.0, -2.0, 1e20, 3.0, -1e300, 1e-5, 7.0])
+    got = np.empty(8)
+    both(points.ctypes.data, got.ctypes.data)
+    expected = run("sin", "double", points) + run("cos", "double", points)
+    np.testing.assert_array_equal(got, expected)
 
 
 def test_exact_results_are_exact() -> None:

@@ -6,8 +6,9 @@ body is emitted inline (`emit`), called (`call`), one lane wide or sixteen, on a
 
 Two structures:
 
-* `Kernel`: a body on `notation.Value`s, its argument count, and the body on doubles that float32
-  lanes go through, for functions whose float32 form would miss its bound.
+* `Kernel`: a body on `notation.Value`s, its argument count, and a body on doubles that float32
+  lanes go through, for functions whose float32 form would miss its bound: the short form of
+  `floatlanes`, or the full body (`_widened`).
 * `KERNELS`: name -> `Kernel`. The error bounds are stated, and asserted, in the test table.
 
 Start at `emit`; the bodies are in the modules named after their families.
@@ -22,6 +23,7 @@ from symgrad.codegen import ir
 from symgrad.codegen.vmath import (
     errorfunction,
     exponential,
+    floatlanes,
     gamma,
     hyperbolic,
     inversetrigonometric,
@@ -33,7 +35,7 @@ from symgrad.codegen.vmath.notation import Value
 
 
 class Kernel(NamedTuple):
-    """The body of a function and how it is to be used."""
+    """The body of a function, and what float32 lanes use instead if `float_body` is set."""
 
     body: Callable[..., Value]
     arity: int = 1
@@ -48,29 +50,29 @@ KERNELS: dict[str, Kernel] = {
     "exp": Kernel(exponential.exp),
     "exp2": Kernel(exponential.exp2),
     "expm1": Kernel(exponential.expm1),
-    "sigmoid": _widened(exponential.sigmoid),
-    "softplus": _widened(logarithm.softplus),
+    "sigmoid": Kernel(exponential.sigmoid, float_body=floatlanes.sigmoid),
+    "softplus": Kernel(logarithm.softplus, float_body=floatlanes.softplus),
     "log": Kernel(logarithm.log),
-    "log2": _widened(logarithm.log2),
-    "log10": _widened(logarithm.log10),
+    "log2": Kernel(logarithm.log2, float_body=floatlanes.log2),
+    "log10": Kernel(logarithm.log10, float_body=floatlanes.log10),
     "log1p": Kernel(logarithm.log1p),
     "sin": Kernel(trigonometric.sin),
     "cos": Kernel(trigonometric.cos),
-    "tan": _widened(trigonometric.tan),
-    "asin": _widened(inversetrigonometric.asin),
-    "acos": _widened(inversetrigonometric.acos),
-    "atan": _widened(inversetrigonometric.atan),
-    "atan2": Kernel(inversetrigonometric.atan2, 2, inversetrigonometric.atan2),
-    "sinh": _widened(hyperbolic.sinh),
-    "cosh": _widened(hyperbolic.cosh),
+    "tan": Kernel(trigonometric.tan, float_body=floatlanes.tan),
+    "asin": Kernel(inversetrigonometric.asin, float_body=floatlanes.asin),
+    "acos": Kernel(inversetrigonometric.acos, float_body=floatlanes.acos),
+    "atan": Kernel(inversetrigonometric.atan, float_body=floatlanes.atan),
+    "atan2": Kernel(inversetrigonometric.atan2, 2, floatlanes.atan2),
+    "sinh": Kernel(hyperbolic.sinh, float_body=floatlanes.sinh),
+    "cosh": Kernel(hyperbolic.cosh, float_body=floatlanes.cosh),
     "tanh": Kernel(hyperbolic.tanh),
     "asinh": _widened(hyperbolic.asinh),
     "acosh": _widened(hyperbolic.acosh),
     "atanh": _widened(hyperbolic.atanh),
     "erf": Kernel(errorfunction.erf),
-    "erfc": _widened(errorfunction.erfc),
+    "erfc": Kernel(errorfunction.erfc, float_body=floatlanes.erfc),
     "erfinv": _widened(errorfunction.erfinv),
-    "pow": Kernel(power.pow, 2, power.pow_of_floats),
+    "pow": Kernel(power.pow, 2, floatlanes.pow),
     "lgamma": _widened(gamma.lgamma),
     "digamma": _widened(gamma.digamma),
 }

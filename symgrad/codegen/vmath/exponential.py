@@ -18,6 +18,7 @@ from symgrad.codegen.vmath.notation import (
     at_least,
     at_most,
     divide_pairs,
+    fast_two_sum,
     fma,
     hexes,
     horner,
@@ -159,8 +160,15 @@ def expm1(x: Value) -> Value:
 
 def sigmoid(x: Value) -> Value:
     """1 / (1 + e^-x), without overflow and with a full tail."""
-    e = exp(-abs(x))
-    d = e + 1.0
-    d_low = e - (d - 1.0)
-    top = select(x < 0.0, e, 1.0)
-    return divide_pairs(top, top.const(0.0), d, d_low)
+    low, _ = EXP_RANGE[x.kind]
+    reduced = reduce(at_least(-abs(x), low))
+    # Where the quotient is just below a power of 2 and e^-x just above, an error of e^-x counts
+    # twice: hence a sum of two.
+    r, r_low = fast_two_sum(reduced.r, -(reduced.n * LN2_LOW[x.kind]))
+    y, y_low = fast_two_sum(r.const(1.0), r)
+    y, y_low = fast_two_sum(y, y_low + fma(r * r, horner(r, EXPM1_P[x.kind]), r_low))
+    e, e_low = scale(y, reduced.shifted), scale(y_low, reduced.shifted)
+    d, d_low = fast_two_sum(x.const(1.0), e)
+    negative = x < 0.0
+    top, top_low = select(negative, e, 1.0), select(negative, e_low, 0.0)
+    return divide_pairs(top, top_low, d, d_low + e_low)

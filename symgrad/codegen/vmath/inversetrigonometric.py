@@ -8,6 +8,8 @@ multiple precision). Start at `asin`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from symgrad.codegen.vmath.notation import Value, fast_two_sum, hexes, horner, select
 
 PI = hexes("0x1.921fb54442d18p+1 0x1.1a62633145c07p-53")
@@ -33,26 +35,26 @@ ATAN_Q = hexes(
 )
 
 
-def _arcsine_parts(x: Value) -> tuple[Value, Value, Value]:
+def _arcsine_parts(x: Value, terms: Sequence[float]) -> tuple[Value, Value, Value]:
     """(outer, s, tail): asin s = s + tail of s = |x|, or of sqrt((1 - |x|)/2) where `outer`."""
     a = abs(x)
     outer = a > 0.5
     z = select(outer, (1.0 - a) * 0.5, a * a)
     s = select(outer, z.sqrt(), a)
-    return outer, s, (s * z) * horner(z, ASIN_P)
+    return outer, s, (s * z) * horner(z, terms)
 
 
-def asin(x: Value) -> Value:
+def asin(x: Value, terms: Sequence[float] = ASIN_P) -> Value:
     """Arcsine, in [-pi/2, pi/2]."""
-    outer, s, tail = _arcsine_parts(x)
+    outer, s, tail = _arcsine_parts(x, terms)
     main, rest = fast_two_sum(x.const(HALF_PI[0]), -(s + s))
     far = main + (rest - (tail + tail - HALF_PI[1]))
     return select(outer, far, s + tail).copysign(x)
 
 
-def acos(x: Value) -> Value:
+def acos(x: Value, terms: Sequence[float] = ASIN_P) -> Value:
     """Arccosine, in [0, pi]."""
-    outer, s, tail = _arcsine_parts(x)
+    outer, s, tail = _arcsine_parts(x, terms)
     negative = x < 0.0
     # Inside: pi/2 - asin x. Outside: 2 asin s, or pi less that.
     base = select(negative, select(outer, x.const(PI[0]), HALF_PI[0]), HALF_PI[0])
@@ -66,19 +68,19 @@ def acos(x: Value) -> Value:
     return select(outer & ~negative, size + size_tail, far)
 
 
-def atan(x: Value) -> Value:
+def atan(x: Value, terms: Sequence[float] = ATAN_Q) -> Value:
     """Arctangent, in [-pi/2, pi/2]."""
     a = abs(x)
     outer = a > 1.0
     q = select(outer, 1.0, a) / select(outer, a, 1.0)
     z = q * q
-    tail = (q * z) * horner(z, ATAN_Q)
+    tail = (q * z) * horner(z, terms)
     main, rest = fast_two_sum(x.const(HALF_PI[0]), -q)
     far = main + ((rest - tail) + HALF_PI[1])
     return select(outer, far, q + tail).copysign(x)
 
 
-def atan2(y: Value, x: Value) -> Value:
+def atan2(y: Value, x: Value, terms: Sequence[float] = ATAN_Q) -> Value:
     """The angle of the point (x, y), in [-pi, pi]."""
     up, across = abs(y), abs(x)
     steep = up > across
@@ -88,7 +90,7 @@ def atan2(y: Value, x: Value) -> Value:
     q = select(small.equals(0.0) & large.equals(0.0), 0.0, q)
     q = select(small.equals(INFINITY) & large.equals(INFINITY), 1.0, q)
     z = q * q
-    tail = (q * z) * horner(z, ATAN_Q)
+    tail = (q * z) * horner(z, terms)
     back = x.is_negative()
     flip = steep ^ back
     q, tail = select(flip, -q, q), select(flip, -tail, tail)

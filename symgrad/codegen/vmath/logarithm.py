@@ -87,7 +87,7 @@ def log(x: Value) -> Value:
     s, h, r = _series(f)
     t = fma(s, h + r, k * LN2_LOW[x.kind])
     result = fma(k, LN2_HIGH[x.kind], f - (h - t))
-    return _special_values(x, result, x)
+    return with_special_values(x, result, x)
 
 
 def _log_of_fraction(f: Value) -> tuple[Value, Value]:
@@ -113,7 +113,7 @@ def _log_to_base(x: Value, per_log: tuple[float, ...], unit: tuple[float, ...]) 
     p_low = p_low + fma(a_low, per_log[0], a * per_log[1])
     total, rest = fast_two_sum(k * unit[0], p)
     result = total + (rest + fma(k, unit[1], p_low))
-    return _special_values(x, result, x)
+    return with_special_values(x, result, x)
 
 
 def log2(x: Value) -> Value:
@@ -126,7 +126,7 @@ def log10(x: Value) -> Value:
     return _log_to_base(x, PER_LN10, LOG10_2)
 
 
-def _special_values(x: Value, result: Value, zero: Value) -> Value:
+def with_special_values(x: Value, result: Value, zero: Value) -> Value:
     """Infinity and NaN pass, negatives give NaN, and -inf where `zero` is 0."""
     result = select(x < INFINITY, result, x)
     result = select(zero < 0.0, NAN, result)
@@ -156,7 +156,7 @@ def log1p_of_pair(x: Value, low: Value | None = None, twice: Value | None = None
 def log1p(x: Value) -> Value:
     """log(1 + x), accurate near 0."""
     result = select(abs(x) < TINY[x.kind], x, log1p_of_pair(x))
-    return _special_values(x, result, x + 1.0)
+    return with_special_values(x, result, x + 1.0)
 
 
 def softplus(x: Value) -> Value:

@@ -3,8 +3,7 @@
 log |x| as a sum of two with relative error about 2^-67, times y, then exp of the product with its
 low part (Tang 1990; Muller, *Elementary Functions*, 3rd ed., chapter 11). The special values are
 IEEE 754's, by selects; no exponent is treated apart, so that x^2 has the same bits whether 2 is a
-constant or data. float32 goes through double, where log and exp alone are precise enough.
-Start at `pow`.
+constant or data. Start at `pow`.
 """
 
 from __future__ import annotations
@@ -13,11 +12,10 @@ from symgrad.codegen.vmath.exponential import (
     EXP_RANGE,
     LN2_HIGH,
     LN2_LOW,
-    exp,
     exp_of_pair,
     scale,
 )
-from symgrad.codegen.vmath.logarithm import log, split_any
+from symgrad.codegen.vmath.logarithm import split_any
 from symgrad.codegen.vmath.notation import (
     Value,
     at_least,
@@ -73,15 +71,10 @@ def pow(x: Value, y: Value) -> Value:
     p_low = select(abs(p) < 1000.0, p_low, 0.0)
     lowest, highest = EXP_RANGE[x.kind]
     power, shifted = exp_of_pair(at_least(at_most(p, highest), lowest), p_low)
-    return _with_sign_and_special_values(x, y, scale(power, shifted))
+    return with_sign_and_special_values(x, y, scale(power, shifted))
 
 
-def pow_of_floats(x: Value, y: Value) -> Value:
-    """x^y on doubles that hold float32 values: log and exp need no low parts."""
-    return _with_sign_and_special_values(x, y, exp(y * log(abs(x))))
-
-
-def _with_sign_and_special_values(x: Value, y: Value, power: Value) -> Value:
+def with_sign_and_special_values(x: Value, y: Value, power: Value) -> Value:
     """From |x|^y to x^y."""
     integer = y.floor().equals(y)
     half = y * 0.5

@@ -40,6 +40,8 @@ HALF_PI = {
 SCALAR_NAME = "sg_reduce_far"
 SCALAR_RESULT = "{ i64, double, double }"
 LARGE = {"double": 2.0**45, "float": 2.0**17}
+# A float32 value below this is not close enough to a multiple of pi/2 to need a third constant.
+LARGE_FLOAT = 2.0**30
 INFINITY = float("inf")
 
 # (sin r - r) / r^3 in z = r^2
@@ -96,9 +98,22 @@ class Quadrant(NamedTuple):
 
 def reduce(x: Value) -> Quadrant:
     """Nearest multiple of pi/2 and the rest, for any x; infinity gives NaN."""
-    near = _reduce_near(x)
+    return _reduce_far_too(x, _reduce_near(x), LARGE[x.kind])
+
+
+def reduce_float_lanes(x: Value) -> Quadrant:
+    """The same for float32 values in doubles; `low` is 0 but for huge values."""
+    shift = ROUNDING_SHIFT["double"]
+    shifted = fma(x, TWO_OVER_PI["double"], shift)
+    n = shifted - shift
+    high = fma(-n, HALF_PI["double"][1], fma(-n, HALF_PI["double"][0], x))
+    return _reduce_far_too(x, Quadrant(shifted.bits() & 3, high, x.const(0.0)), LARGE_FLOAT)
+
+
+def _reduce_far_too(x: Value, near: Quadrant, large: float) -> Quadrant:
+    """`near` where |x| <= large, the lane by lane reduction elsewhere, if there is any."""
     size = abs(x)
-    far = (size > LARGE[x.kind]) & (size < INFINITY)
+    far = (size > large) & (size < INFINITY)
     f = x.f
     any_far = far.val
     if x.width > 1:
@@ -110,7 +125,7 @@ def reduce(x: Value) -> Quadrant:
         ' !prof !{!"branch_weights", i32 1, i32 2000}'
     )
     f.start(slow)
-    far_parts = _call_reduce_far(select(far, x, 2.0 * LARGE[x.kind]))
+    far_parts = _call_reduce_far(select(far, x, 2.0 * large))
     repaired = [select(far, a, b) for a, b in zip(far_parts, near, strict=True)]
     f.branch(join)
     f.start(join)
