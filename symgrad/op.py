@@ -233,6 +233,8 @@ class Op:
     reads: ClassVar[bool] = False
     public: ClassVar[bool] = True
     """Whether torch has a function of this name, so that users get one."""
+    aliases: ClassVar[tuple[str, ...]] = ()
+    """Further names of the same function."""
     nodiff: ClassVar[str]
     domain: ClassVar[tuple[float, float]] = (-3.0, 3.0)
     samples: ClassVar[Sequence[Case]] = ()
@@ -555,8 +557,10 @@ class Composite:
         ref: Callable[..., Any],
         samples: Sequence[Case],
         errors: Sequence[Case],
+        aliases: tuple[str, ...] = (),
     ) -> None:
         self.name = function.__name__
+        self.aliases = aliases
         self.function = function
         self.ref = ref
         self.samples = samples
@@ -627,7 +631,11 @@ def op(cls: type) -> Any:
 
 
 def composite(
-    *, ref: Callable[..., Any], samples: Sequence[Case], errors: Sequence[Case] = ()
+    *,
+    ref: Callable[..., Any],
+    samples: Sequence[Case],
+    errors: Sequence[Case] = (),
+    aliases: tuple[str, ...] = (),
 ) -> Callable[[Callable[..., Any]], Composite]:
     """Register a function of expressions as an op written with others.
 
@@ -636,12 +644,14 @@ def composite(
     ref : callable
         The same function on NumPy arrays.
     samples, errors : sequence of Case
+    aliases : tuple of str
+        Further names of the same function.
     """
 
     def declare(function: Callable[..., Any]) -> Composite:
         if not function.__doc__:
             raise TypeError(f"{function.__name__}: a composite needs a docstring")
-        made = Composite(function, ref, samples, errors)
+        made = Composite(function, ref, samples, errors, aliases)
         if made.name in COMPOSITES or made.name in REGISTRY:
             raise TypeError(f"{made.name}: declared twice")
         COMPOSITES[made.name] = made
