@@ -1,7 +1,7 @@
 """Ops that only place elements elsewhere: views, padding, concatenation.
 
 The primitives are few: `reshape`, `permute`, `expand`, `narrow_step` (strided slicing), `flip`,
-`diagonal`, `embed` (the adjoint of slicing), `concatenate`. ``index(i, x, **attrs)`` maps the
+`diagonal`, `embed` (the adjoint of slicing), `join_axis`. ``index(i, x, **attrs)`` maps the
 index of a result element to that of the argument's element; the index components are affine
 forms, and the schedule folds them into addresses. Everything torch has beside them is a
 composite in `symgrad.ops.layout`. Start reading at `permute`.
@@ -49,14 +49,14 @@ def shape_of(sizes: tuple[Any, ...]) -> tuple[int, ...]:
 class reshape(Movement):
     """The same elements in row-major order under another shape."""
 
-    attributes = ("size",)
+    attributes = ("shape",)
     injective = True
     keeps_order = True
     samples = (Case(T(2, 6), (3, 4)), Case(T(2, 3), (-1,)), Case(T(), (1, 1)), Case(T(0, 3), (0,)))
     errors = (Case(T(2, 3), (4,), match="is invalid for input of size 6"),)
 
-    def __call__(self, x: Expr, *size: Any) -> Expr:
-        wanted = list(shape_of(size))
+    def __call__(self, x: Expr, *sizes: Any, shape: Any = None) -> Expr:
+        wanted = list(shape_of(sizes if shape is None else (shape,)))
         if wanted.count(-1) > 1:
             raise RuntimeError("reshape: only one dimension can be inferred (got several -1)")
         if -1 in wanted:
@@ -78,13 +78,13 @@ class reshape(Movement):
             return x
         return record(self, (x,), (target,), target, x.dtype)  # type: ignore[arg-type]
 
-    def ref(x: np.ndarray, size: tuple[int, ...]) -> Any:
-        return np.reshape(x, size)
+    def ref(x: np.ndarray, shape: tuple[int, ...]) -> Any:
+        return np.reshape(x, shape)
 
-    def sympy(sp: Any, x: Any, *, size: tuple[int, ...]) -> Any:
+    def sympy(sp: Any, x: Any, *, shape: tuple[int, ...]) -> Any:
         return sp.Function("reshape")(x)
 
-    def adjoint(g: Expr, x: Expr, *, size: tuple[int, ...]) -> Any:
+    def adjoint(g: Expr, x: Expr, *, shape: tuple[int, ...]) -> Any:
         return (reshape(g, x.shape),)
 
 
@@ -97,8 +97,8 @@ class permute(Movement):
     samples = (Case(T(2, 3, 4), (2, 0, 1)), Case(T(2, 3), (-1, 0)), Case(T(), ()))
     errors = (Case(T(2, 3), (0, 0), match="repeated"),)
 
-    def __call__(self, x: Expr, *dims: Any) -> Expr:
-        given = shape_of(dims)
+    def __call__(self, x: Expr, *axes: Any, dims: Any = None) -> Expr:
+        given = shape_of(axes if dims is None else (dims,))
         if len(given) != x.ndim:
             raise RuntimeError(
                 f"permute: number of dimensions {x.ndim} does not match dims {given}; name each once"
@@ -134,8 +134,8 @@ class expand(Movement):
     samples = (Case(T(3, 1), (3, 4)), Case(T(3), (2, 3)), Case(T(), (2, 2)), Case(T(2, 1), (-1, 3)))
     errors = (Case(T(2, 3), (2, 4), match="must match the existing size"),)
 
-    def __call__(self, x: Expr, *size: Any) -> Expr:
-        wanted = list(shape_of(size))
+    def __call__(self, x: Expr, *sizes: Any, size: Any = None) -> Expr:
+        wanted = list(shape_of(sizes if size is None else (size,)))
         extra = len(wanted) - x.ndim
         if extra < 0:
             raise RuntimeError(
@@ -257,8 +257,13 @@ class flip(Movement):
     samples = (Case(T(2, 3), (0,)), Case(T(2, 3), (0, -1)), Case(T(0), (0,)))
     errors = (Case(T(2), (1,), match="Dimension out of range", error=IndexError),)
 
-    def __call__(self, x: Expr, *dims: Any) -> Expr:
-        order = tuple(sorted({wrap_dim("flip", d, x.ndim) for d in shape_of(dims)}))
+    def __call__(self, x: Expr, *axes: Any, dims: Any = None) -> Expr:
+        given = shape_of(axes if dims is None else (dims,))
+        order = tuple(sorted(wrap_dim("flip", d, x.ndim) for d in given))
+        if len(set(order)) != len(order):
+            raise RuntimeError(f"flip: dim {given} appears multiple times in the list of dims")
+        if not x.ndim:
+            return x
         return record(self, (x,), (order,), x.shape, x.dtype)  # type: ignore[arg-type]
 
     def ref(x: np.ndarray, dims: tuple[int, ...]) -> Any:
@@ -318,7 +323,7 @@ class diagonal(Movement):
 
 
 @op
-class concatenate(Movement):
+class join_axis(Movement):
     """Arrays of equal dtype joined along an existing axis."""
 
     attributes = ("dim",)
