@@ -106,12 +106,17 @@ def test_fused_agrees_with_rational_arithmetic(dtype):
 
 
 class Kernels:
-    """The compiled kernels of one register tile."""
+    """The kernels of this CPU, or those of other register tiles."""
 
-    def __init__(self, shapes):
-        module = Module()
-        names = [n for kind in DTYPES for n in gemm.define(module, kind, shapes.get(kind))]
-        self.library = jit.compile_module(module, names)
+    def __init__(self, shapes=None):
+        self.libraries = {}
+        for kind in DTYPES:
+            if shapes is None:
+                self.libraries[kind] = gemm.library(kind)
+            else:
+                module = Module()
+                name = gemm.define(module, kind, shapes[kind])
+                self.libraries[kind] = jit.compile_module(module, [name])
 
     def __call__(self, a, b, c, blocking=None, splits=(), offsets=None, within=(0, 1)):
         """C = A @ B for arrays of three axes, the range of chunks cut at `splits`.
@@ -127,7 +132,7 @@ class Kernels:
         slots = (ctypes.c_void_p * 4)(None, *bases)
         values = launch.arguments(1, 2, 3, *offsets)
         args = (ctypes.c_int64 * len(values))(*values)
-        function = SIGNATURE(self.library[launch.symbol])
+        function = SIGNATURE(self.libraries[kind][launch.symbol])
         cuts = [int(s * launch.extent) for s in (within[0], *splits, within[1])]
         for low, high in pairwise(cuts):
             function(slots, args, low, high)
@@ -136,7 +141,7 @@ class Kernels:
 
 @pytest.fixture(scope="module")
 def kernels():
-    return Kernels({})
+    return Kernels()
 
 
 def fill(rng, shape, kind):

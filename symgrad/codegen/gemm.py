@@ -17,11 +17,15 @@ not change it. Start reading at `gemm_plan` for use, at `define` for the code.
 
 from __future__ import annotations
 
+import sys
 from functools import cache
+from inspect import getsource
 from typing import NamedTuple
 
 import llvmlite.binding as llvm
 
+from symgrad import cache as objects
+from symgrad.codegen import jit
 from symgrad.codegen.gemm_tile import (
     JOB_A_K,
     JOB_A_ROW,
@@ -139,17 +143,41 @@ def host_shape(kind: str) -> Shape:
     return tile_shape(kind, bool(llvm.get_host_cpu_features().get("avx512f")))
 
 
+@cache
 def gemm_module() -> tuple[Module, list[str]]:
-    """A module with the kernels of all kinds, and the symbols it exports."""
+    """A module with the kernels of all kinds, and the symbols it exports; see `library`."""
     module = Module()
-    exports: list[str] = []
-    for kind in KINDS:
-        exports += define(module, kind)
-    return module, exports
+    return module, [define(module, kind) for kind in KINDS]
 
 
-def define(module: Module, kind: str, shape: Shape | None = None) -> list[str]:
-    """Define the product kernel of one kind with its tiles; returns the exported symbols.
+@cache
+def library(kind: str) -> jit.Library:
+    """The linked kernel of one kind, for this process."""
+    key = objects.key_of(_recipe(kind), 2, (), jit.fingerprint())
+    data = objects.load(key, jit.fingerprint())
+    if data is None:
+        data = jit.emit_object(_text(kind))
+        objects.store(key, data, jit.fingerprint())
+    return jit.link(data, [kernel_name(kind)])
+
+
+def _text(kind: str) -> str:
+    module = Module()
+    define(module, kind)
+    return module.text()
+
+
+def _recipe(kind: str) -> str:
+    """What decides the IR. Its own source will do: to write out the IR takes 40 ms, to link 3."""
+    makers = (sys.modules[name] for name in (__name__, define_tile.__module__, Module.__module__))
+    try:
+        return "\n".join([kind, repr(host_shape(kind)), *map(getsource, makers)])
+    except OSError:
+        return _text(kind)
+
+
+def define(module: Module, kind: str, shape: Shape | None = None) -> str:
+    """Define the product kernel of one kind with its tiles; returns the exported symbol.
 
     Parameters
     ----------
@@ -160,7 +188,7 @@ def define(module: Module, kind: str, shape: Shape | None = None) -> list[str]:
     """
     shape = shape or host_shape(kind)
     rows, vectors = range(1, shape.rows + 1), range(1, shape.vectors + 1)
-    sizes = [(r, v, half) for r in rows for v in vectors for half in (False, True)]
+    sizes = [(r, v, tail) for r in rows for v in vectors for tail, _ in shape.tails]
     for size in sizes:
         define_tile(module, kind, shape, *size)
     table = f"gemm_tiles_{kind}"
@@ -171,7 +199,7 @@ def define(module: Module, kind: str, shape: Shape | None = None) -> list[str]:
     pack_b = define_pack_b(module, kind, shape)
     inner = _define_inner(module, kind, shape, table)
     block = _define_block(module, kind, shape, pack_b, inner)
-    return [_define_kernel(module, kind, block)]
+    return _define_kernel(module, kind, block)
 
 
 def _define_inner(module: Module, kind: str, shape: Shape, table: str) -> str:
@@ -192,13 +220,13 @@ def _define_inner(module: Module, kind: str, shape: Shape, table: str) -> str:
         at_b = element(f, b, f.mul(column, b_step), kind)
         before_last = f.mul(f.sub(f.add(first, vectors), i64(1)), width)
         count = least(f, f.sub(n, before_last), width)
-        half = f.cast("zext", f.icmp("sle", count, i64(shape.width // 2)), "i64")
+        tail = f.cast("zext", f.icmp("sgt", count, i64(shape.tails[0][1])), "i64")
         with when(f, panels, "panel"):
             f.store(f.mul(vectors, width), place(f, job, JOB_B_K))
         with pieces_of(f, m, i64(shape.rows), "row") as (row, rows):
             at_a = element(f, a, f.mul(row, a_row), kind)
             number = f.add(f.mul(f.sub(rows, i64(1)), i64(shape.vectors)), vectors)
-            number = f.add(f.mul(f.sub(number, i64(1)), i64(2)), half)
+            number = f.add(f.mul(f.sub(number, i64(1)), i64(2)), tail)
             tile = f.load(f.gep(Val(f"@{table}", "ptr"), number, "ptr"), "ptr")
             values = [job, at_a, at_b, f.add(top, row), column, count]
             f.do(f"call void {tile.ref}({', '.join(str(v) for v in values)})")
@@ -311,8 +339,7 @@ def _define_kernel(module: Module, kind: str, block: str) -> str:
         taken = f.call("malloc", ("ptr", 1), [work_bytes])
         assert taken is not None
         with when(f, f.icmp("eq", taken, Val("null", "ptr")), "refused"):
-            f.module.declare("llvm.trap", "void", [])
-            f.do("call void @llvm.trap()")
+            f.call("abort", None, [])
         f.store(taken, holder)
     memory = f.load(holder, "ptr")
     address = f.cast("ptrtoint", memory, "i64")
@@ -410,6 +437,8 @@ CHUNK_NS = 4000.0
 JOINED_ROWS = 960
 STAGE_COLUMNS = 1024
 GFLOPS = {"double": 55.0, "float": 110.0}
+CACHE_BYTES = 262_144
+BYTES_PER_NS = 15.0
 ENTRY_NS = 30.0
 
 
@@ -419,8 +448,8 @@ def _entry_cost(kind: str, m: int, n: int, k: int, packs: bool) -> float:
     lanes = -(-n // (shape.width // 2)) * (shape.width // 2)
     rate = GFLOPS[kind] * (1.0 if shape.vectors > 1 else 0.7)
     rows = m + (5.4 if packs else 0.0)
-    stores = m * n * FLOAT_BITS[kind] / 8 / 20.0
-    return ENTRY_NS + 2.0 * rows * lanes * k / rate + stores
+    traffic = (m * k + k * n + m * n) * FLOAT_BITS[kind] // 8 - CACHE_BYTES
+    return ENTRY_NS + max(2.0 * rows * lanes * k / rate, traffic / BYTES_PER_NS)
 
 
 def choose_blocking(

@@ -44,6 +44,17 @@ class Shape(NamedTuple):
     vectors: int
     width: int
 
+    @property
+    def tails(self) -> tuple[tuple[str, int], tuple[str, int]]:
+        """Two forms of a tile's last vector, each with the most columns it serves.
+
+        ``whole`` knows no mask, ``part`` has one, and ``half`` also has half the lanes. Masks
+        are free where they have registers of their own; elsewhere they take operands' places.
+        """
+        if self.vectors == 1:
+            return ("part", self.width - 1), ("whole", self.width)
+        return ("half", self.width // 2), ("part", self.width)
+
 
 def tile_shape(kind: str, wide_registers: bool) -> Shape:
     """The tile for a scalar kind.
@@ -114,13 +125,13 @@ def least(f: Function, x: Val, y: Val) -> Val:
     return f.intrinsic("smin", x.kind, x.width, [x, y])
 
 
-def tile_name(kind: str, rows: int, vectors: int, half: bool) -> str:
-    """The symbol of a tile; `half` says that its last vector has half the lanes."""
-    return f"gemm_tile_{kind}_{rows}x{vectors}" + ("h" if half else "")
+def tile_name(kind: str, rows: int, vectors: int, tail: str) -> str:
+    """The symbol of a tile; `tail` is the form of its last vector."""
+    return f"gemm_tile_{kind}_{rows}x{vectors}_{tail}"
 
 
 def define_tile(
-    module: Module, kind: str, shape: Shape, rows: int, vectors: int, half: bool
+    module: Module, kind: str, shape: Shape, rows: int, vectors: int, tail: str
 ) -> None:
     """Define ``void tile(ptr job, ptr a, ptr b, i64 i, i64 j, i64 lanes)``.
 
@@ -130,7 +141,7 @@ def define_tile(
     """
     f = Function(
         module,
-        tile_name(kind, rows, vectors, half),
+        tile_name(kind, rows, vectors, tail),
         [("job", "ptr", 1), ("a", "ptr", 1), ("b", "ptr", 1)]
         + [("i", "i64", 1), ("j", "i64", 1), ("lanes", "i64", 1)],
         attributes="noinline nounwind",
@@ -141,9 +152,10 @@ def define_tile(
     a_row = f.load(place(f, job, JOB_A_ROW), "i64")
     strides = [f.load(place(f, job, number), "i64") for number in (JOB_A_K, JOB_B_K)]
     widths = [shape.width] * vectors
-    if half and vectors <= 2:
+    # Few vectors are all halved: each width that occurs costs one more broadcast per row.
+    if tail == "half" and vectors <= 2:
         widths = [shape.width // 2] * (2 * vectors - 1)
-    elif half:
+    elif tail == "half":
         widths[-1] //= 2
     vectors = len(widths)
     offsets = [sum(widths[:v]) for v in range(vectors)]
@@ -152,7 +164,7 @@ def define_tile(
 
     def vector(at: Val, number: int) -> Val:
         at = element(f, at, i64(offsets[number]), kind)
-        if number < vectors - 1:
+        if number < vectors - 1 or tail == "whole":
             return f.load(at, kind, widths[number])
         return f.masked_load(at, mask, constant(kind, 0.0, widths[-1]))
 
@@ -198,7 +210,7 @@ def define_tile(
     for r, at in enumerate(addresses(target)):
         for v in range(vectors):
             to = element(f, at, i64(offsets[v]), kind)
-            if v < vectors - 1:
+            if v < vectors - 1 or tail == "whole":
                 f.store(sums[r * vectors + v], to)
             else:
                 f.masked_store(sums[r * vectors + v], to, mask)
