@@ -8,9 +8,29 @@ from __future__ import annotations
 from typing import Any
 
 from symgrad.expr import Expr
-from symgrad.ops import arithmetic, contract, create, movement, reduce, transcendental
+from symgrad.ops import (
+    arithmetic,
+    contract,
+    create,
+    cumulative,
+    extrema,
+    movement,
+    reduce,
+    statistics,
+    transcendental,
+)
 
-__all__ = ["arithmetic", "contract", "create", "movement", "reduce", "transcendental"]
+__all__ = [
+    "arithmetic",
+    "contract",
+    "create",
+    "cumulative",
+    "extrema",
+    "movement",
+    "reduce",
+    "statistics",
+    "transcendental",
+]
 
 
 def _operators() -> None:

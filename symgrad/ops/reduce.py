@@ -1,8 +1,10 @@
 """Reductions: one axis at a time, in a fixed blocked tree, so that bits depend on the shape only.
 
-The primitives reduce one axis (`sum_axis`, `prod_axis`, `max_axis`, ...); the functions with
-torch's signatures (`sum`, `amax`, ...) reduce the named axes one by one, last first. Start
-reading at `sum`.
+The primitives reduce one axis (`sum_axis`, `prod_axis`, `max_axis`, ...). The functions with
+torch's signatures stand on them: sums and truth tests take the named axes one by one, last first
+(`along`); products and extrema, whose derivatives look at all reduced elements together, make one
+axis of them first (`whole`). Extrema are in `symgrad.ops.extrema`, running sums in
+`symgrad.ops.cumulative`, means, variances and norms in `symgrad.ops.statistics`. Start reading at `sum`.
 """
 
 from __future__ import annotations
@@ -15,28 +17,42 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import Case, Cumulative, Reduce, T, cast_to, composite, op
-from symgrad.ops.arithmetic import eq
-from symgrad.ops.movement import expand, reshape, wrap_dim
+from symgrad.op import Case, Reduce, T, cast_to, composite, op
+from symgrad.ops.arithmetic import keep, ne, where
+from symgrad.ops.layout import axis_index
+from symgrad.ops.movement import (
+    embed,
+    expand,
+    flip,
+    narrow_step,
+    permute,
+    reshape,
+    wrap_dim,
+)
 
 Dims = int | Sequence[int] | None
+
+
+# -- axes -------------------------------------------------------------------------------
 
 
 def reduced_dims(name: str, x: Expr, dim: Dims) -> tuple[int, ...]:
     """The axes to reduce, ascending; all when `dim` is None or empty."""
     if dim is None or (isinstance(dim, list | tuple) and not dim):
         return tuple(range(x.ndim))
-    given = [dim] if isinstance(dim, int) else list(dim)
+    given = list(dim) if isinstance(dim, list | tuple) else [dim]
     wrapped = [wrap_dim(name, d, x.ndim) for d in given]
     if len(set(wrapped)) != len(wrapped):
-        raise RuntimeError(f"{name}: dim appears multiple times in the list of dims (got {dim})")
+        raise RuntimeError(
+            f"{name}: dim appears multiple times in the list of dims (got {dim}); name each once"
+        )
     return tuple(d for d in sorted(wrapped) if x.ndim)
 
 
 def keep_dims(x: Expr, shape: tuple[int, ...], dims: tuple[int, ...]) -> Expr:
     """A reduced `x` with its reduced axes put back as size 1."""
     kept = tuple(1 if d in dims else s for d, s in enumerate(shape))
-    return reshape(x, kept)  # type: ignore[no-any-return]
+    return reshape(x, kept)
 
 
 def along(name: str, primitive: Callable[..., Expr], x: Expr, dim: Dims, keepdim: bool) -> Expr:
@@ -48,10 +64,42 @@ def along(name: str, primitive: Callable[..., Expr], x: Expr, dim: Dims, keepdim
     return keep_dims(result, x.shape, dims) if keepdim else result
 
 
+def merged(x: Expr, dims: tuple[int, ...]) -> tuple[Expr, int]:
+    """`x` with the given axes made one, and the place of that axis."""
+    if len(dims) == 1:
+        return x, dims[0]
+    kept = [d for d in range(x.ndim) if d not in dims]
+    moved = permute(x, (*kept, *dims))
+    return reshape(moved, (*moved.shape[: len(kept)], count_of(x.shape, dims))), len(kept)
+
+
+def whole(
+    name: str, primitive: Callable[..., Expr], x: Expr, dim: Dims, keepdim: bool
+) -> Expr:
+    """Apply a one-axis reduction over several axes made one."""
+    dims = reduced_dims(name, x, dim)
+    result = x
+    if dims:
+        flat, axis = merged(x, dims)
+        result = primitive(flat, dim=axis)
+    return keep_dims(result, x.shape, dims) if keepdim else result
+
+
+def count_of(shape: tuple[int, ...], dims: tuple[int, ...]) -> int:
+    """How many elements the given axes hold together."""
+    total = 1
+    for d in dims:
+        total *= shape[d]
+    return total
+
+
 def restore(g: Expr, x: Expr, dim: int) -> Expr:
-    """A reduced quantity repeated along the axis it lost."""
+    """A reduced quantity repeated along the axis it lost; a selection in it stays outermost."""
+    if g.op is keep:
+        condition, inner = g.args
+        return keep(restore(condition, x, dim), restore(inner, x, dim))
     shape = (*x.shape[:dim], 1, *x.shape[dim + 1 :])
-    return expand(reshape(g, shape), x.shape)  # type: ignore[no-any-return]
+    return expand(reshape(g, shape), x.shape)
 
 
 def sum_to(g: Expr, shape: tuple[int, ...]) -> Expr:
@@ -63,13 +111,24 @@ def sum_to(g: Expr, shape: tuple[int, ...]) -> Expr:
     result = g
     for d in reversed(dims):
         result = sum_axis(result, dim=d)
-    return reshape(result, shape)  # type: ignore[no-any-return]
+    return reshape(result, shape)
+
+
+def part(x: Expr, dim: int, start: int, count: int) -> Expr:
+    """`count` elements along one axis from `start`."""
+    starts = tuple(start if d == dim else 0 for d in range(x.ndim))
+    counts = tuple(count if d == dim else s for d, s in enumerate(x.shape))
+    return narrow_step(x, starts=starts, steps=(1,) * x.ndim, counts=counts)
+
+
+# -- primitives -------------------------------------------------------------------------
 
 
 @op
 class sum_axis(Reduce):
     """Sum along one axis."""
 
+    public = False
     combine = "add"
     linear = "joint"
     identity = -0.0
@@ -86,67 +145,108 @@ class sum_axis(Reduce):
 
 
 @op
-class max_axis(Reduce):
-    """Largest element along one axis; NaN if there is one. Ties share the derivative."""
+class prod_axis(Reduce):
+    """Product along one axis; the derivative is right with any number of zeros, at every order."""
 
-    combine = "max"
-    identity = -np.inf
-    samples = (Case(T(3, 4), dim=1), Case(T(70), dim=0), Case(T(4, 3), dim=0))
+    public = False
+    combine = "mul"
+    identity = 1.0
+    empty = 1.0
+    samples = (
+        Case(T(3, 4), dim=1),
+        Case(T(70, lo=0.8, hi=1.2), dim=0),
+        Case(T(4, 3), dim=0),
+        Case(T(0, 3), dim=0),
+    )
 
     def ref(x: np.ndarray, *, dim: int) -> Any:
-        return np.max(x, axis=dim)
+        return np.prod(x, axis=dim)
 
     def sympy(sp: Any, x: Any, *, dim: int) -> Any:
-        return sp.Function("max")(x)
+        return sp.Function("prod")(x)
 
     def vjp(g: Expr, out: Expr, x: Expr, *, dim: int) -> Any:
-        return (_shared_among_ties(g, out, x, dim),)
+        if g.op is keep:
+            condition, inner = g.args
+            return (keep(restore(condition, x, dim), _all_but_one(inner, x, dim)),)
+        return (_all_but_one(g, x, dim),)
+
+
+def _all_but_one(g: Expr, x: Expr, dim: int) -> Expr:
+    """g times, for each element along `dim`, the product of all the others.
+
+    Up and down a binary tree of partial products: no division, so zeros need no care, and as a
+    polynomial it can be differentiated again.
+    """
+    count = x.shape[dim]
+    if count <= 1:
+        return restore(g, x, dim)
+    order = (*(d for d in range(x.ndim) if d != dim), dim)
+    rest = tuple(x.shape[d] for d in order[:-1])
+    width = 1 << (count - 1).bit_length()
+    level = permute(x, order)
+    if width != count:
+        padded = embed(level, size=(*rest, width), starts=(0,) * x.ndim, steps=(1,) * x.ndim)
+        level = where(axis_index(padded.shape, x.ndim - 1) < count, padded, 1.0)
+    levels = []
+    last = len(rest) + 1
+    while width > 1:
+        width //= 2
+        pairs = reshape(level, (*rest, width, 2))
+        levels.append(pairs)
+        product = part(pairs, last, 0, 1) * part(pairs, last, 1, 1)
+        level = reshape(product, (*rest, width))
+    others = reshape(g, (*rest, 1, 1))
+    for pairs in reversed(levels):
+        both = others * flip(pairs, (last,))
+        others = reshape(both, (*rest, 2 * pairs.shape[-2], 1))
+    flat = reshape(others, (*rest, others.shape[-2]))
+    inverse = tuple(int(d) for d in np.argsort(order))
+    return permute(part(flat, len(rest), 0, count), inverse)
+
+
+class _Truth(Reduce):
+    """What `any_axis` and `all_axis` share."""
+
+    public = False
+    samples = (
+        Case(T(3, 4, dtype="bool"), dim=1),
+        Case(T(70, dtype="bool"), dim=0),
+        Case(T(0, 3, dtype="bool"), dim=0),
+    )
 
 
 @op
-class min_axis(Reduce):
-    """Smallest element along one axis; NaN if there is one. Ties share the derivative."""
+class any_axis(_Truth):
+    """Whether some element along one axis is true."""
 
-    combine = "min"
-    identity = np.inf
-    samples = (Case(T(3, 4), dim=1), Case(T(70), dim=0), Case(T(4, 3), dim=0))
+    combine = "or"
+    nodiff = "piecewise constant"
 
     def ref(x: np.ndarray, *, dim: int) -> Any:
-        return np.min(x, axis=dim)
+        return np.any(x, axis=dim)
 
     def sympy(sp: Any, x: Any, *, dim: int) -> Any:
-        return sp.Function("min")(x)
-
-    def vjp(g: Expr, out: Expr, x: Expr, *, dim: int) -> Any:
-        return (_shared_among_ties(g, out, x, dim),)
-
-
-def _shared_among_ties(g: Expr, out: Expr, x: Expr, dim: int) -> Expr:
-    from symgrad.ops.arithmetic import keep
-
-    hit = eq(x, restore(out, x, dim))
-    count = sum_axis(cast_to(hit, g.dtype), dim=dim)
-    return keep(hit, restore(g / count, x, dim))  # type: ignore[no-any-return]
+        return sp.Function("any")(x)
 
 
 @op
-class cumsum_axis(Cumulative):
-    """Running sum along one axis, in order."""
+class all_axis(_Truth):
+    """Whether every element along one axis is true."""
 
-    combine = "add"
-    linear = "joint"
-    samples = (Case(T(3, 4), dim=1), Case(T(4, 3), dim=0), Case(T(0), dim=0))
+    combine = "and"
+    identity = 1.0
+    empty = 1.0
+    nodiff = "piecewise constant"
 
     def ref(x: np.ndarray, *, dim: int) -> Any:
-        return np.cumsum(x, axis=dim)
+        return np.all(x, axis=dim)
 
     def sympy(sp: Any, x: Any, *, dim: int) -> Any:
-        return sp.Function("cumsum")(x)
+        return sp.Function("all")(x)
 
-    def adjoint(g: Expr, x: Expr, *, dim: int) -> Any:
-        from symgrad.ops.movement import flip
 
-        return (flip(cumsum_axis(flip(g, (dim,)), dim=dim), (dim,)),)
+# -- sums and products ------------------------------------------------------------------
 
 
 def summed_dtype(x: Expr, dtype: DType | None) -> Expr:
@@ -156,9 +256,18 @@ def summed_dtype(x: Expr, dtype: DType | None) -> Expr:
     return x if x.dtype.category == 2 else cast_to(x, dtypes.int64)
 
 
+def numpy_axis(dim: Any) -> Any:
+    """torch's dim as NumPy's axis; an empty list means all."""
+    if isinstance(dim, list | tuple):
+        return tuple(dim) or None
+    return dim
+
+
 def _ref_sum(x: np.ndarray, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
-    axis = tuple(dim) if isinstance(dim, list | tuple) and dim else dim
-    return np.sum(x, axis=axis or (axis if axis == 0 else None), keepdims=keepdim)
+    return np.sum(x, axis=numpy_axis(dim), keepdims=keepdim)
+
+
+OUT_OF_RANGE = Case(T(3), 1, match="Dimension out of range", error=IndexError)
 
 
 @composite(
@@ -171,10 +280,57 @@ def _ref_sum(x: np.ndarray, dim: Any = None, keepdim: bool = False, dtype: Any =
         Case(T(3, 0), 1),
         Case(T(3, dtype="bool")),
     ),
-    errors=(Case(T(3), 1, match="Dimension out of range", error=IndexError),),
+    errors=(OUT_OF_RANGE, Case(T(3, 3), (0, 0), match="dim appears multiple times")),
 )
-def sum(  # noqa: A001
-    x: Expr, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
+def sum(
+    input: Expr, dim: Dims = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Expr:
-    """Sum over the given dimensions, or all."""
-    return along("sum", sum_axis, summed_dtype(x, dtype), dim, keepdim)
+    """Sum over the given dimensions, or all; integers and bool sum as int64."""
+    return along("sum", sum_axis, summed_dtype(input, dtype), dim, keepdim)
+
+
+@composite(
+    ref=lambda x, dim=None, keepdim=False, dtype=None: np.prod(x, axis=dim, keepdims=keepdim),
+    samples=(Case(T(3, 4)), Case(T(3, 4), 1), Case(T(2, 3), -2, True), Case(T()), Case(T(3, 0), 1)),
+    errors=(OUT_OF_RANGE,),
+)
+def prod(
+    input: Expr, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None
+) -> Expr:
+    """Product over one dimension, or of all elements; right derivatives at zeros of any number."""
+    return whole("prod", prod_axis, summed_dtype(input, dtype), dim, keepdim)
+
+
+@composite(
+    ref=lambda x, dim=None: np.count_nonzero(x, axis=numpy_axis(dim)),
+    samples=(Case(T(3, 4, dtype="bool")), Case(T(3, 4, dtype="int"), 1), Case(T(0))),
+    errors=(OUT_OF_RANGE,),
+)
+def count_nonzero(input: Expr, dim: Dims = None) -> Expr:
+    """How many elements differ from zero, as int64."""
+    return along("count_nonzero", sum_axis, cast_to(ne(input, 0), dtypes.int64), dim, False)
+
+
+def _truth(name: str, primitive: Callable[..., Expr], x: Expr, dim: Dims, keepdim: bool) -> Expr:
+    result = along(name, primitive, cast_to(x, dtypes.bool_), dim, keepdim)
+    return cast_to(result, dtypes.uint8) if x.dtype is dtypes.uint8 else result
+
+
+@composite(
+    ref=lambda x, dim=None, keepdim=False: np.any(x, axis=numpy_axis(dim), keepdims=keepdim),
+    samples=(Case(T(3, 4, dtype="bool")), Case(T(3, 4, dtype="bool"), 1, True), Case(T(3, 0), 1)),
+    errors=(OUT_OF_RANGE,),
+)
+def any(input: Expr, dim: Dims = None, keepdim: bool = False) -> Expr:
+    """Whether some element is true; NaN counts as true."""
+    return _truth("any", any_axis, input, dim, keepdim)
+
+
+@composite(
+    ref=lambda x, dim=None, keepdim=False: np.all(x, axis=numpy_axis(dim), keepdims=keepdim),
+    samples=(Case(T(3, 4, dtype="bool")), Case(T(3, 4, dtype="bool"), 1, True), Case(T(3, 0), 1)),
+    errors=(OUT_OF_RANGE,),
+)
+def all(input: Expr, dim: Dims = None, keepdim: bool = False) -> Expr:
+    """Whether every element is true; NaN counts as true."""
+    return _truth("all", all_axis, input, dim, keepdim)
