@@ -1,0 +1,54 @@
+"""symgrad: torch's autograd on a symbolic core.
+
+Eager tensor operations build an expression graph; derivatives of any order are expressions too,
+which can be read as formulas, and are compiled to fused vector kernels when a value is looked at.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from symgrad import dtypes as _dtypes
+from symgrad import interface as _interface
+from symgrad.dtypes import (
+    DType,
+    float32,
+    float64,
+    get_default_dtype,
+    int8,
+    int16,
+    int32,
+    int64,
+    promote_types,
+    set_default_dtype,
+    uint8,
+)
+from symgrad.dtypes import DType as dtype
+from symgrad.dtypes import bool_ as bool  # noqa: A004
+from symgrad.dtypes import float32 as float  # noqa: A004
+from symgrad.dtypes import float64 as double
+from symgrad.dtypes import int32 as int  # noqa: A004
+from symgrad.dtypes import int64 as long
+from symgrad.tensor import Size, Tensor
+
+_interface.attach()
+
+from symgrad.creation import *  # noqa: E402, F403
+from symgrad import autograd  # noqa: E402
+from symgrad.autograd import (  # noqa: E402
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    no_grad,
+    set_grad_enabled,
+)
+
+__version__ = "0.1.0"
+
+_functions = _interface.FUNCTIONS
+globals().update({k: v for k, v in _functions.items() if k not in globals()})
+
+
+def is_tensor(value: object) -> Any:
+    """Whether a value is a Tensor."""
+    return isinstance(value, Tensor)

@@ -24,11 +24,13 @@ import numpy as np
 from symgrad.codegen.build import Program
 from symgrad.errors import TracedValueError
 from symgrad.expr import Expr, ancestors
-from symgrad.op import CONSTANT, DERIVED, INPUT, set_look
+from symgrad.op import CONSTANT, DERIVED, INPUT, STATE, interning, set_look
+from symgrad.calculus import pullback
 from symgrad.schedule.canonical import Node, canonical
 from symgrad.schedule.program import schedule
 
 _RECIPES: dict[Any, Recipe] = {}
+_GRADIENTS: dict[Any, tuple[Recipe, tuple[bool, ...]]] = {}
 _LOCK = threading.RLock()
 MAX_RECIPES = 4096
 # References to a node that are not a holder's: the list, the loop variable, the call itself.
@@ -216,7 +218,28 @@ def remember(key: Any, recipe: Recipe) -> None:
 
 def recipe_count() -> int:
     """How many programs are kept."""
-    return len(_RECIPES)
+    return len(_RECIPES) + len(_GRADIENTS)
+
+
+PENDING_LIMIT = 1500
+
+
+def relieve(node: Expr) -> None:
+    """Run a pending graph that has grown too long, so that memory stays bounded in any loop."""
+    if STATE.tracing:
+        return
+    seen: set[int] = set()
+    stack = [node]
+    while stack:
+        n = stack.pop()
+        if n.value is not None or id(n) in seen:
+            continue
+        if n.op is INPUT and not n.args:
+            return
+        seen.add(id(n))
+        stack.extend(n.args)
+    if len(seen) > PENDING_LIMIT:
+        evaluate([node])
 
 
 def look(x: Expr) -> np.ndarray | None:
@@ -229,6 +252,77 @@ def look(x: Expr) -> np.ndarray | None:
 
 
 set_look(look)
+
+
+# -- derivatives ------------------------------------------------------------------------
+
+
+def differentiable(node: Expr) -> bool:
+    """Whether a structure of a derivative goes on through a node."""
+    return node.value is None or (node.requires_grad and node.op is not INPUT)
+
+
+def gradient_structure(nodes: Sequence[Expr]) -> list[Any]:
+    """Like `structure`, for graphs whose computed nodes are differentiated through."""
+    place: dict[int, int] = {}
+    parts: list[Any] = []
+    for number, n in enumerate(nodes):
+        place[id(n)] = number
+        if n.op is CONSTANT:
+            parts.append((n.attrs, n.dtype))
+        elif n.args and differentiable(n):
+            links = [number - place[id(a)] for a in n.args]
+            parts.append((n.op, n.attrs, n.shape, n.dtype, n.requires_grad, n.value is None, *links))
+        else:
+            parts.append((n.dtype, n.shape, n.requires_grad))
+    return parts
+
+
+def gradients(
+    outputs: Sequence[Expr], cotangents: Sequence[Expr], inputs: Sequence[Expr], nodes: Sequence[Expr]
+) -> list[np.ndarray | None]:
+    """Values of the cotangents of `inputs`, by the joint program of value and derivative.
+
+    Parameters
+    ----------
+    outputs, cotangents, inputs : sequences of Expr
+        As for `symgrad.calculus.pullback`.
+    nodes : sequence of Expr
+        The structure: everything behind outputs and cotangents, in creation order.
+
+    Returns
+    -------
+    list of ndarray or None
+        None where no path leads from the outputs to the input. Values of pending outputs are
+        stored on the way.
+    """
+    position = {id(n): k for k, n in enumerate(nodes)}
+    held = held_elsewhere(nodes, outputs)
+    key = (
+        "gradient",
+        tuple(gradient_structure(nodes)),
+        tuple([position[id(n)] for n in outputs]),
+        tuple([position[id(n)] for n in cotangents]),
+        tuple([position.get(id(n), -1) for n in inputs]),
+        tuple(held),
+    )
+    found = _GRADIENTS.get(key)
+    if found is None:
+        require_inputs(nodes)
+        with _LOCK:
+            # Within the interning block equal nodes of derivative and program are made once.
+            with interning(nodes):
+                made = pullback(outputs, cotangents, inputs)
+            wanted = [m for m in made if m is not None]
+            fresh = [n for n in outputs if n.value is None]
+            recipe = build_recipe(nodes, wanted, [*fresh, *[nodes[k] for k in held]])
+            found = (recipe, tuple([m is not None for m in made]))
+            if len(_GRADIENTS) >= MAX_RECIPES:
+                del _GRADIENTS[next(iter(_GRADIENTS))]
+            _GRADIENTS[key] = found
+    recipe, present = found
+    arrays = iter(run_recipe(recipe, nodes))
+    return [next(arrays) if p else None for p in present]
 
 
 def release(nodes: Sequence[Expr]) -> None:

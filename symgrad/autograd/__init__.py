@@ -1,0 +1,204 @@
+"""torch.autograd's surface. Start reading at `backward` and `grad`, then `symgrad.autograd.engine`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from symgrad import interface
+from symgrad.autograd import engine
+from symgrad.autograd.grad_mode import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    no_grad,
+    set_grad_enabled,
+)
+from symgrad.autograd.graph import attach
+from symgrad.tensor import Tensor
+
+__all__ = [
+    "backward",
+    "enable_grad",
+    "grad",
+    "inference_mode",
+    "is_grad_enabled",
+    "no_grad",
+    "set_grad_enabled",
+]
+
+Tensors = Tensor | Sequence[Tensor]
+
+
+def _listed(value: Any) -> list[Any]:
+    return [value] if isinstance(value, Tensor) or value is None else list(value)
+
+
+def _cotangents(given: Any, count: int, what: str) -> list[Any]:
+    if given is None:
+        return [None] * count
+    found = _listed(given)
+    if len(found) != count:
+        raise RuntimeError(
+            f"got {count} tensors and {len(found)} gradients ({what}); give one gradient per tensor"
+        )
+    return found
+
+
+def backward(
+    tensors: Tensors,
+    grad_tensors: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    grad_variables: Any = None,
+    inputs: Tensors | None = None,
+) -> None:
+    """Add the gradients of tensors to the `.grad` of leaves.
+
+    Parameters
+    ----------
+    tensors : Tensor or sequence of Tensor
+        What to differentiate.
+    grad_tensors : Tensor or sequence, optional
+        Cotangents; may be left out for tensors of one element.
+    retain_graph : bool, optional
+        Keep the graph for another pass; defaults to `create_graph`.
+    create_graph : bool
+        Record the derivative, so that it can be differentiated again.
+    inputs : Tensor or sequence of Tensor, optional
+        Accumulate only into these.
+
+    Raises
+    ------
+    RuntimeError
+        For a tensor without history, a missing cotangent, a graph that was already used up.
+
+    Examples
+    --------
+    >>> import symgrad as sg
+    >>> x = sg.tensor([1., 2.], requires_grad=True)
+    >>> sg.autograd.backward((x * x).sum())
+    >>> x.grad
+    tensor([2., 4.])
+    """
+    listed = _listed(tensors)
+    if grad_variables is not None:
+        grad_tensors = grad_variables
+    wanted = None
+    if inputs is not None:
+        wanted = _listed(inputs)
+        if not wanted:
+            raise RuntimeError("`inputs` argument to `backward()` cannot be empty.")
+    given = _cotangents(grad_tensors, len(listed), "backward")
+    keep = create_graph if retain_graph is None else retain_graph
+    engine.run(listed, given, wanted, keep, create_graph, True)
+
+
+def grad(
+    outputs: Tensors,
+    inputs: Tensors,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    only_inputs: bool = True,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
+) -> tuple[Tensor, ...]:
+    """Gradients of outputs with respect to inputs, as a tuple.
+
+    Parameters
+    ----------
+    outputs, inputs : Tensor or sequence of Tensor
+    grad_outputs : Tensor or sequence, optional
+        Cotangents of the outputs; with `is_grads_batched` with a leading batch axis.
+    retain_graph, create_graph : bool
+        As for `backward`.
+    allow_unused : bool, optional
+        Give None for inputs that were not used, instead of an error.
+    is_grads_batched : bool
+        Differentiate once for each element of the leading axis of `grad_outputs`.
+    materialize_grads : bool
+        Give zeros for inputs that were not used.
+
+    Returns
+    -------
+    tuple of Tensor
+
+    Examples
+    --------
+    >>> import symgrad as sg
+    >>> x = sg.tensor(3., requires_grad=True)
+    >>> (g,) = sg.autograd.grad(x ** 2, x, create_graph=True)
+    >>> g, sg.autograd.grad(g, x)[0]
+    (tensor(6., grad_fn=<MulBackward0>), tensor(2.))
+    """
+    listed, wanted = _listed(outputs), _listed(inputs)
+    if allow_unused is False and materialize_grads:
+        raise ValueError(
+            "Expected allow_unused to be True or not passed when materialize_grads=True, "
+            "but got: allow_unused=False."
+        )
+    unused_fine = bool(allow_unused) or materialize_grads
+    if is_grads_batched:
+        return _batched(listed, wanted, grad_outputs, create_graph, unused_fine, materialize_grads)
+    given = _cotangents(grad_outputs, len(listed), "grad")
+    for number, t in enumerate(wanted):
+        if not t.requires_grad:
+            raise RuntimeError(
+                f"One of the differentiated Tensors does not require grad (inputs[{number}]); call "
+                "requires_grad_() on it before it is used"
+            )
+    keep = create_graph if retain_graph is None else retain_graph
+    found = engine.run(listed, given, wanted, keep, create_graph, False)
+    results: list[Any] = []
+    for t, node in zip(wanted, found, strict=True):
+        if node is None and not unused_fine:
+            raise RuntimeError(
+                "One of the differentiated Tensors appears to not have been used in the graph. "
+                "Set allow_unused=True if this is the desired behavior."
+            )
+        if node is None and materialize_grads:
+            results.append(Tensor(interface.full_like(t.expr(), 0.0)))
+        else:
+            results.append(None if node is None else Tensor(node))
+    return tuple(results)
+
+
+def _batched(
+    outputs: list[Tensor],
+    inputs: list[Tensor],
+    grad_outputs: Any,
+    create_graph: bool,
+    unused_fine: bool,
+    materialize: bool,
+) -> tuple[Tensor, ...]:
+    """One derivative per element of the cotangents' leading axis."""
+    given = _cotangents(grad_outputs, len(outputs), "grad")
+    count = given[0].shape[0]
+    rows = [
+        grad(
+            outputs, inputs, [g[k] for g in given], True, create_graph,
+            allow_unused=unused_fine, materialize_grads=materialize,
+        )
+        for k in range(count)
+    ]  # fmt: skip
+    stack = interface.FUNCTIONS["stack"]
+    return tuple(
+        None if column[0] is None else stack(list(column)) for column in zip(*rows, strict=True)
+    )
+
+
+def _backward_method(
+    self: Tensor,
+    gradient: Tensor | None = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Tensors | None = None,
+) -> None:
+    """Add this tensor's gradients to the `.grad` of leaves; see `symgrad.autograd.backward`."""
+    backward(self, gradient, retain_graph, create_graph, inputs=inputs)
+
+
+Tensor.backward = _backward_method
+attach()

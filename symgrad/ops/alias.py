@@ -1,0 +1,73 @@
+"""Nodes that are another node's value under a different history.
+
+`detach` cuts the derivative; `join` has the value of one node and the derivative of another
+(a tensor whose memory was changed behind its history's back). Neither computes anything.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from symgrad.expr import Expr
+from symgrad.op import Case, Op, T, op, record
+
+
+class Alias(Op):
+    """The value of the first argument."""
+
+    family = "alias"
+    public = False
+
+    def __call__(self, *args: Any, **attrs: Any) -> Expr:
+        return record(self, args, (), args[0].shape, args[0].dtype)
+
+
+@op
+class detach(Alias):
+    """The same value without a derivative."""
+
+    nodiff = "cut on request"
+    samples = (Case(T(3)),)
+
+    def ref(x: np.ndarray) -> Any:
+        return x
+
+    def sympy(sp: Any, x: Any) -> Any:
+        return x
+
+
+@op
+class join(Alias):
+    """The value of `x` with the derivative of `history`."""
+
+    linear = "joint"
+    samples = (Case(T(3), T(3)),)
+
+    def ref(x: np.ndarray, history: np.ndarray) -> Any:
+        return x
+
+    def sympy(sp: Any, x: Any, history: Any) -> Any:
+        return x
+
+    def adjoint(g: Expr, x: Expr, history: Expr) -> Any:
+        return None, g
+
+
+@op
+class clone(Alias):
+    """A copy: the same value in memory of its own; derivatives flow through."""
+
+    linear = "joint"
+    public = False
+    samples = (Case(T(3)),)
+
+    def ref(x: np.ndarray) -> Any:
+        return np.array(x)
+
+    def sympy(sp: Any, x: Any) -> Any:
+        return x
+
+    def adjoint(g: Expr, x: Expr) -> Any:
+        return (g,)

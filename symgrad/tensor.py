@@ -1,0 +1,644 @@
+"""The user's handle: a mutable tensor over immutable expressions.
+
+Structures:
+
+* `Tensor`: holds the node that is its value and history.
+* `Family` and `Storage`: made only when a tensor gets views, aliases or is changed in place. A
+  storage counts versions; a family is a history over it. Views share their base's family and
+  keep the path that leads from the base to them; `detach` starts another family on the same
+  storage. After a write each handle finds its node again on next use (`Tensor.expr`).
+* `Slot`: where a leaf's gradient accumulates; it belongs to the tensor, not to the node, so an old
+  graph over a former value still reaches the same `.grad`.
+
+All below the handle is functional, so an in-place change never spoils a derivative. The functions
+and methods made from the op registry are attached in `symgrad.interface`; autograd's methods by
+`symgrad.autograd`. Start reading at `Tensor.expr`, then `Tensor.write`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from symgrad import dtypes, runtime
+from symgrad.dtypes import DType
+from symgrad.expr import Expr
+from symgrad.op import INPUT, STATE, cast_to, grad_mode, input_node
+from symgrad.ops.alias import detach, join
+from symgrad.ops.arithmetic import where
+from symgrad.ops.movement import expand, full
+
+Step = tuple[Any, tuple[Any, ...]]
+
+
+class Slot:
+    """A leaf's place for its gradient and hooks.
+
+    The tensor owns it; nodes refer to it weakly, so that a leaf, its gradient and the graph that
+    the gradient can print never form a cycle.
+    """
+
+    __slots__ = ("__weakref__", "accumulated", "grad", "hooks", "owner")
+
+    def __init__(self, owner: Tensor) -> None:
+        self.owner = weakref.ref(owner)
+        self.grad: Tensor | None = None
+        self.hooks: Any = None
+        self.accumulated: Any = None
+
+
+class Storage:
+    """Memory as a sequence of values: its version, its last writer, its outside buffer."""
+
+    __slots__ = ("outside", "version", "writer")
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.writer: Family | None = None
+        self.outside: np.ndarray | None = None
+
+
+class Family:
+    """A history over a storage: the base's node, and the version it was last in step with."""
+
+    __slots__ = ("node", "seen", "storage")
+
+    def __init__(self, storage: Storage, node: Expr) -> None:
+        self.storage = storage
+        self.node = node
+        self.seen = storage.version
+
+    def current(self) -> Expr:
+        """The base's node, with the value that other families may have written."""
+        storage = self.storage
+        if self.seen != storage.version and storage.writer is not self:
+            assert storage.writer is not None
+            self.node = joined(storage.writer.node, self.node)
+        self.seen = storage.version
+        return self.node
+
+
+def joined(value: Expr, history: Expr) -> Expr:
+    """A node with the value of one and the derivative of the other."""
+    if not history.requires_grad:
+        return detach(value) if value.requires_grad else value  # type: ignore[no-any-return]
+    if history.op is INPUT:
+        leaf = Expr(INPUT, (value,), (), history.shape, history.dtype, True)
+        leaf.meta = history.meta
+        return leaf
+    with grad_mode(True):
+        return join(value, history)  # type: ignore[no-any-return]
+
+
+def put_back(op: Any, attrs: dict[str, Any], base: Expr, value: Expr) -> Expr:
+    """`base` with the elements that the view op shows replaced by `value`."""
+    if op.name == "expand":
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single "
+            "memory location. Please clone() the tensor before performing the operation."
+        )
+    (moved,) = op.adjoint(value, base, **attrs)
+    if moved.size == value.size:
+        return moved  # type: ignore[no-any-return]
+    (mask,) = op.adjoint(full(True, value.shape, dtypes.bool_), base, **attrs)
+    return where(mask, moved, base)  # type: ignore[no-any-return]
+
+
+class Tensor:
+    """A multi-dimensional array that records what is done to it.
+
+    Made by `symgrad.tensor` and by operations; see there. A value is computed when somebody looks
+    at it (`item`, `numpy`, printing, comparing in Python) or differentiates.
+
+    Attributes
+    ----------
+    shape : tuple of int
+    dtype : DType
+    requires_grad : bool
+    grad : Tensor or None
+        Where `backward` accumulates, for leaves and retained tensors.
+    """
+
+    __slots__ = ("__weakref__", "_family", "_name", "_node", "_path", "_seen", "_slot")
+    __array_priority__ = 1000
+
+    # Attached by symgrad.interface and symgrad.autograd; declared for type checkers.
+    backward: Callable[..., None]
+    register_hook: Callable[..., Any]
+    retain_grad: Callable[[], None]
+
+    def __init__(self, node: Expr) -> None:
+        self._node = node
+        self._family: Family | None = None
+        self._path: tuple[Step, ...] = ()
+        self._seen = 0
+        self._slot: Slot | None = None
+        self._name: str | None = None
+
+    # -- node -------------------------------------------------------------------------
+
+    def expr(self) -> Expr:
+        """The node with this tensor's current value and history."""
+        family = self._family
+        if family is None or self._seen == family.storage.version:
+            return self._node
+        node = family.current()
+        with grad_mode(True):
+            for op, attrs in self._path:
+                node = op(node, **dict(zip(op.attributes, attrs, strict=True)))
+        self._node = node
+        self._seen = family.storage.version
+        return node
+
+    def family(self) -> Family:
+        """The tensor's family, made on first need."""
+        if self._family is None:
+            self._family = Family(Storage(), self._node)
+        return self._family
+
+    def alias(self, node: Expr, steps: tuple[Step, ...]) -> Tensor:
+        """A view of this tensor: `node`, reached from this one by `steps`."""
+        made = Tensor(node)
+        made._family = self.family()
+        made._path = self._path + steps
+        made._seen = made._family.storage.version
+        return made
+
+    def slot(self) -> Slot:
+        """The accumulation slot, made on first need."""
+        if self._slot is None:
+            self._slot = Slot(self)
+        return self._slot
+
+    # -- facts ------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> Size:
+        return Size(self._node.shape)
+
+    @property
+    def dtype(self) -> DType:
+        return self._node.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self._node.shape)
+
+    def dim(self) -> int:
+        """Number of dimensions."""
+        return len(self._node.shape)
+
+    ndimension = dim
+
+    def size(self, dim: int | None = None) -> Any:
+        """The shape, or the size along one dimension."""
+        return self.shape if dim is None else self.shape[dim]
+
+    def numel(self) -> int:
+        """Number of elements."""
+        return self._node.size
+
+    nelement = numel
+
+    @property
+    def itemsize(self) -> int:
+        return self._node.dtype.itemsize
+
+    def element_size(self) -> int:
+        """Bytes per element."""
+        return self._node.dtype.itemsize
+
+    @property
+    def device(self) -> str:
+        return "cpu"
+
+    @property
+    def is_cuda(self) -> bool:
+        return False
+
+    def is_floating_point(self) -> bool:
+        """Whether the dtype is floating."""
+        return self._node.dtype.is_floating_point
+
+    def is_complex(self) -> bool:
+        """Whether the dtype is complex."""
+        return False
+
+    def stride(self, dim: int | None = None) -> Any:
+        """Row-major strides in elements."""
+        steps = []
+        step = 1
+        for s in reversed(self._node.shape):
+            steps.append(step)
+            step *= max(s, 1)
+        strides = tuple(reversed(steps))
+        return strides if dim is None else strides[dim]
+
+    def is_contiguous(self) -> bool:
+        """True: values are always laid out in row-major order."""
+        return True
+
+    def contiguous(self) -> Tensor:
+        """The tensor itself: values are always laid out in row-major order."""
+        return self
+
+    @property
+    def name(self) -> str | None:
+        """The name that formulas print."""
+        return self._name
+
+    @name.setter
+    def name(self, name: str | None) -> None:
+        self._name = name
+        note_name(self._node, name)
+
+    @property
+    def _version(self) -> int:
+        return 0 if self._family is None else self._family.storage.version
+
+    # -- autograd facts ---------------------------------------------------------------
+
+    @property
+    def requires_grad(self) -> bool:
+        return self.expr().requires_grad
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        self.requires_grad_(value)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Make this leaf record derivatives, or stop it; returns the tensor."""
+        node = self.expr()
+        if node.requires_grad == bool(requires_grad):
+            return self
+        if node.requires_grad and node.op is not INPUT:
+            raise RuntimeError(
+                "you can only change requires_grad flags of leaf variables. If you want to use a "
+                "computed variable in a subgraph that doesn't require differentiation use "
+                "var_no_grad = var.detach()."
+            )
+        if requires_grad and node.dtype.category < 2:
+            raise RuntimeError(
+                "only Tensors of floating point and complex dtype can require gradients "
+                f"(got {node.dtype!r}); convert with .to(symgrad.float64)"
+            )
+        leaf = Expr(INPUT, (node,), (), node.shape, node.dtype, bool(requires_grad), node.value)
+        if node.value is not None:
+            leaf.args = ()
+        leaf.meta = weakref.ref(self.slot()) if requires_grad else None
+        self._become(leaf)
+        note_name(leaf, self._name)
+        return self
+
+    def _become(self, node: Expr) -> None:
+        """Take a node with the same value; views of this tensor follow."""
+        self._node = node
+        if self._family is not None and not self._path:
+            self._family.node = node
+            self._family.seen = self._seen = self._family.storage.version
+
+    @property
+    def is_leaf(self) -> bool:
+        node = self.expr()
+        return not node.requires_grad or node.op is INPUT
+
+    @property
+    def grad(self) -> Tensor | None:
+        return None if self._slot is None else self._slot.grad
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if value is None:
+            if self._slot is not None:
+                self._slot.grad = None
+            return
+        if not isinstance(value, Tensor):
+            raise TypeError(
+                f"assigned grad expected to be a Tensor or None but got grad of type {type(value)}"
+            )
+        if value.shape != self.shape:
+            raise RuntimeError(
+                f"assigned grad has data of a different size (got {tuple(value.shape)}, tensor is "
+                f"{tuple(self.shape)}); reshape it"
+            )
+        if value.dtype is not self.dtype:
+            raise RuntimeError(
+                f"assigned grad has data of a different type (got {value.dtype!r}, tensor is "
+                f"{self.dtype!r}); convert with .to"
+            )
+        if value is self:
+            raise RuntimeError("can't assign Variable as its own grad")
+        self.slot().grad = value
+
+    @grad.deleter
+    def grad(self) -> None:
+        self.grad = None
+
+    def detach(self) -> Tensor:
+        """The same memory without history."""
+        node = self.expr()
+        cut = node if not node.requires_grad else detach(node)
+        if node.value is not None and cut is not node:
+            cut.value = node.value
+        made = Tensor(cut)
+        family = self.family()
+        if self._path:
+            base = family.current()
+            made._family = Family(family.storage, base if not base.requires_grad else detach(base))
+            made._path = self._path
+        else:
+            made._family = Family(family.storage, cut)
+        made._seen = family.storage.version
+        return made
+
+    def detach_(self) -> Tensor:
+        """Forget the history of this very tensor."""
+        if self._path:
+            raise RuntimeError(
+                "Can't detach views in-place. Use detach() instead. If you are using "
+                "DistributedDataParallel (DDP) for training, this is not the case here."
+            )
+        node = self.expr()
+        if node.requires_grad:
+            cut = Expr(INPUT, (node,) if node.value is None else (), (), node.shape, node.dtype, False, node.value)
+            self._become(cut)
+        return self
+
+    @property
+    def data(self) -> Tensor:
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Tensor) -> None:
+        new = value.expr()
+        if new.shape != self._node.shape or new.dtype is not self._node.dtype:
+            raise RuntimeError(
+                f"set_data: needs the same shape and dtype (got {new.shape}, {new.dtype!r}; have "
+                f"{self._node.shape}, {self._node.dtype!r})"
+            )
+        self._family, self._path = None, ()
+        self._become(joined(new, self._node))
+
+    # -- writing ----------------------------------------------------------------------
+
+    def check_writable(self) -> None:
+        """Refuse an in-place change that would make no sense for autograd."""
+        if not STATE.grad:
+            return
+        node = self.expr()
+        if node.requires_grad and node.op is INPUT and not self._path:
+            raise RuntimeError(
+                "a leaf Variable that requires grad is being used in an in-place operation. "
+                "Use torch.no_grad() around it, or an out-of-place operation."
+            )
+        if self._path:
+            base = self.family().current()
+            if base.requires_grad and base.op is INPUT:
+                raise RuntimeError(
+                    "a view of a leaf Variable that requires grad is being used in an in-place "
+                    "operation. Use torch.no_grad() around it, or an out-of-place operation."
+                )
+
+    def write(self, new: Expr) -> Tensor:
+        """Replace this tensor's value in place, for its views and aliases too.
+
+        Parameters
+        ----------
+        new : Expr
+            Broadcastable to this tensor's shape; converted to its dtype.
+        """
+        self.check_writable()
+        old = self.expr()
+        if new.dtype.category > old.dtype.category:
+            raise RuntimeError(
+                f"result type {new.dtype.name} can't be cast to the desired output type "
+                f"{old.dtype.name}; convert the tensor first"
+            )
+        new = cast_to(new, old.dtype)
+        if new.shape != old.shape:
+            fits = len(new.shape) <= len(old.shape) and all(
+                a in (1, b) for a, b in zip(new.shape[::-1], old.shape[::-1], strict=False)
+            )
+            if not fits:
+                raise RuntimeError(
+                    f"output with shape {list(old.shape)} doesn't match the broadcast shape "
+                    f"{list(new.shape)}"
+                )
+            new = expand(new, old.shape)
+        if not STATE.grad and old.requires_grad:
+            new = joined(new, old)
+        family = self.family()
+        storage = family.storage
+        base = family.current()
+        if self._path:
+            base = self._written_base(base, new)
+            if not STATE.grad and family.node.requires_grad:
+                base = joined(base, family.node)
+        else:
+            base = new
+        storage.version += 1
+        storage.writer = family
+        family.node = base
+        family.seen = storage.version
+        self._node = new
+        self._seen = storage.version
+        if storage.outside is not None:
+            runtime.evaluate([base])
+            storage.outside[...] = base.value
+            base.value = storage.outside
+        return self
+
+    def _written_base(self, base: Expr, value: Expr) -> Expr:
+        """The base after the view at the end of this tensor's path got `value`."""
+        nodes = [base]
+        steps = [(op, dict(zip(op.attributes, attrs, strict=True))) for op, attrs in self._path]
+        for op, attrs in steps[:-1]:
+            nodes.append(op(nodes[-1], **attrs))
+        for (op, attrs), node in zip(reversed(steps), reversed(nodes), strict=True):
+            value = put_back(op, attrs, node, value)
+        return value
+
+    # -- values -----------------------------------------------------------------------
+
+    def look(self) -> np.ndarray:
+        """The value as an array that must not be written."""
+        node = self.expr()
+        if node.value is None:
+            runtime.evaluate([node])
+        return runtime.array_of(node)
+
+    def item(self) -> Any:
+        """The only element as a Python number."""
+        if self._node.size != 1:
+            raise RuntimeError(
+                f"a Tensor with {self._node.size} elements cannot be converted to Scalar; "
+                "reduce or index it first"
+            )
+        return self.look().item()
+
+    def tolist(self) -> Any:
+        """Nested lists of Python numbers, or one number for a 0-d tensor."""
+        return self.look().tolist()
+
+    def numpy(self, *, force: bool = False) -> np.ndarray:
+        """The value as a NumPy array that shares this tensor's memory.
+
+        Raises
+        ------
+        RuntimeError
+            For a tensor that requires grad, unless `force`.
+        """
+        if self.requires_grad:
+            if not force:
+                raise RuntimeError(
+                    "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
+                )
+            return self.detach().numpy()
+        family = self.family()
+        storage = family.storage
+        if storage.outside is None:
+            base = family.current()
+            if base.value is None:
+                runtime.evaluate([base])
+            own = np.array(base.value, base.dtype.numpy)
+            storage.outside = own
+            family.node = input_node(base.shape, base.dtype, own)
+            if not self._path:
+                self._node = family.node
+        array = storage.outside
+        for op, attrs in self._path:
+            array = op.ref(array, **dict(zip(op.attributes, attrs, strict=True)))
+        return array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if self.requires_grad:
+            return np.array(self.numpy(), dtype)
+        return np.array(self.look(), dtype)
+
+    def __bool__(self) -> bool:
+        if self._node.size != 1:
+            raise RuntimeError(
+                "Boolean value of Tensor with "
+                + ("no values" if self._node.size == 0 else "more than one value")
+                + " is ambiguous; use .any() or .all(), or where to choose element by element"
+            )
+        return bool(self.look().item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __index__(self) -> int:
+        if self._node.dtype.category == 2:
+            raise TypeError("only integer tensors of a single element can be converted to an index")
+        return int(self.item())
+
+    def __len__(self) -> int:
+        if not self._node.shape:
+            raise TypeError("len() of a 0-d tensor")
+        return self._node.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self._node.shape:
+            raise TypeError("iteration over a 0-d tensor")
+        return iter([self[k] for k in range(self._node.shape[0])])
+
+    def __getitem__(self, key: Any) -> Tensor:
+        raise NotImplementedError
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        from symgrad.printing import tensor_text
+
+        return tensor_text(self)
+
+    def __format__(self, spec: str) -> str:
+        if spec and not self._node.shape:
+            return format(self.item(), spec)
+        return repr(self) if not spec else format(self.look(), spec)
+
+    # -- copies -----------------------------------------------------------------------
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        node = self.expr()
+        if node.requires_grad and node.op is not INPUT:
+            raise RuntimeError(
+                "pickle: only leaf tensors can be pickled together with requires_grad; use "
+                ".detach() first"
+            )
+        grad = None if self._slot is None else self._slot.grad
+        return _rebuilt, (self.look(), node.dtype.name, node.requires_grad, self._name, grad)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        node = self.expr()
+        if node.requires_grad and node.op is not INPUT:
+            raise RuntimeError(
+                "Only Tensors created explicitly by the user (graph leaves) support the deepcopy "
+                "protocol at the moment; use .detach().clone()"
+            )
+        made: Tensor = _rebuilt(self.look(), node.dtype.name, node.requires_grad, self._name, None)
+        memo[id(self)] = made
+        if self._slot is not None and self._slot.grad is not None:
+            made.grad = self._slot.grad.detach()
+        return made
+
+
+class Size(tuple[int, ...]):
+    """A shape: a tuple with `numel`."""
+
+    __slots__ = ()
+
+    def numel(self) -> int:
+        """Number of elements of that shape."""
+        n = 1
+        for s in self:
+            n *= s
+        return n
+
+    def __repr__(self) -> str:
+        return f"symgrad.Size({list(self)})"
+
+
+_NAMES: weakref.WeakKeyDictionary[Expr, str] = weakref.WeakKeyDictionary()
+
+
+def note_name(node: Expr, name: str | None) -> None:
+    """Remember the user's name of a node, for formulas."""
+    if name is not None:
+        _NAMES[node] = name
+
+
+def names_of() -> weakref.WeakKeyDictionary[Expr, str]:
+    """The user's names of nodes."""
+    return _NAMES
+
+
+def _rebuilt(
+    array: np.ndarray, dtype: str, requires_grad: bool, name: str | None, grad: Tensor | None
+) -> Tensor:
+    kind = dtypes.by_name(dtype)
+    made = Tensor(input_node(array.shape, kind, np.array(array, kind.numpy)))
+    made._name = name
+    if requires_grad:
+        made.requires_grad_()
+    if grad is not None:
+        made.grad = grad
+    return made
+
+
+def from_array(array: np.ndarray, requires_grad: bool = False, name: str | None = None) -> Tensor:
+    """A leaf over an array that nobody else writes."""
+    made = Tensor(input_node(array.shape, dtypes.from_numpy(array.dtype), array))
+    made._name = name
+    if requires_grad:
+        made.requires_grad_()
+    elif name is not None:
+        note_name(made._node, name)
+    return made
