@@ -1,0 +1,102 @@
+"""Programs that run again at other points, and the ways to run one that must not change its bits.
+
+One structure, `Evaluator`: a program built once from nodes, called with arrays in place of the
+values of its input leaves; nothing is stored on the nodes. `cut_finely` and `threaded` force
+many chunks and the thread pool on programs too small to get them by themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from symgrad.codegen import build, layout, pool
+from symgrad.codegen.plan import Launch
+from symgrad.expr import Expr, ancestors
+from symgrad.runtime import array_of, build_recipe, pending
+
+
+class Evaluator:
+    """A function from arrays to arrays.
+
+    Parameters
+    ----------
+    roots : sequence of Expr
+        Results.
+    inputs : sequence of Expr
+        Leaves whose arrays each call gives; other leaves keep their values.
+    inline : bool
+        Whether vector maths is inlined.
+    """
+
+    def __init__(
+        self, roots: Sequence[Expr], inputs: Sequence[Expr] = (), inline: bool = False
+    ) -> None:
+        found = ancestors(roots, pending)
+        self._recipe = build_recipe(found, list(roots), [], inline)
+        place = {id(n): k for k, n in enumerate(inputs)}
+        self._sources: list[int | np.ndarray] = []
+        for s in self._recipe.sources:
+            if isinstance(s, np.ndarray):
+                self._sources.append(s)
+            else:
+                node = found[s]
+                self._sources.append(place[id(node)] if id(node) in place else array_of(node))
+        self._roots = list(roots)
+
+    def __call__(self, arrays: Sequence[np.ndarray] = ()) -> list[np.ndarray]:
+        inputs = tuple([s if isinstance(s, np.ndarray) else arrays[s] for s in self._sources])
+        made = self._recipe.program.run(inputs)
+        return [inputs[k] if is_input else made[k] for is_input, k in self._recipe.results]
+
+    def llvm(self) -> str:
+        """The IR of the program's kernels."""
+        return self._recipe.program.llvm()
+
+
+def run(roots: Sequence[Expr], inline: bool = False) -> list[np.ndarray]:
+    """The values of `roots`, computed without storing anything on nodes."""
+    return Evaluator(roots, (), inline)()
+
+
+@contextmanager
+def cut_finely(nanoseconds: float = 1.0) -> Iterator[None]:
+    """Programs built within the block are cut into chunks of this estimated work."""
+    before = layout.CHUNK_NS
+    layout.CHUNK_NS = nanoseconds
+    try:
+        yield
+    finally:
+        layout.CHUNK_NS = before
+
+
+@contextmanager
+def threaded(count: int) -> Iterator[None]:
+    """Programs built within the block run all their launches in a pool of `count` threads."""
+
+    def long(fn: int, args: tuple[int, ...], extent: int, cost_ns: int) -> Launch:
+        return Launch(fn, args, extent, cost_ns + 100_000_000)
+
+    before, threads = build.Launch, pool.get_num_threads()
+    build.Launch = long  # type: ignore[misc, assignment]
+    pool.set_num_threads(count)
+    try:
+        yield
+    finally:
+        build.Launch = before  # type: ignore[misc]
+        pool.set_num_threads(threads)
+
+
+def same_bits(x: np.ndarray, y: np.ndarray) -> bool:
+    """Equal dtype, shape and bits; one NaN is as good as another."""
+    x, y = np.asarray(x), np.asarray(y)
+    if x.dtype != y.dtype or x.shape != y.shape:
+        return False
+    if x.dtype.kind != "f":
+        return bool(np.array_equal(x, y))
+    word: Any = {4: np.int32, 8: np.int64}[x.dtype.itemsize]
+    equal = np.ascontiguousarray(x).view(word) == np.ascontiguousarray(y).view(word)
+    return bool(np.all(equal | (np.isnan(x) & np.isnan(y))))
