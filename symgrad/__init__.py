@@ -42,6 +42,7 @@ from symgrad.autograd import (  # noqa: E402
     no_grad,
     set_grad_enabled,
 )
+from symgrad.compiled import compile  # noqa: A004, E402
 
 __version__ = "0.1.0"
 

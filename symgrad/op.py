@@ -45,9 +45,16 @@ COMPOSITES: dict[str, Composite] = {}
 
 
 class _State(threading.local):
-    """Per-thread recording state: grad mode, and the table that interns calculus' own nodes."""
+    """Per-thread recording state.
+
+    Grad mode; whether a compiled function is being traced; whether a node was recorded that can
+    fail on values (reset by the caller who asks); the table that interns calculus' own nodes.
+    """
 
     grad = True
+    tracing = False
+    checked = False
+    capture: Any = None
     table: dict[Any, Expr] | None = None
 
 
@@ -521,6 +528,8 @@ class Library(Op):
     def __call__(self, *args: Any, **attrs: Any) -> Expr:
         values = tuple([attrs[k] for k in self.attributes])
         shape = self.shape(*args, **attrs)
+        if self.eager_check:
+            STATE.checked = True
         return record(self, tuple(args), values, shape, self.result_dtype(*args, **attrs))
 
 

@@ -17,17 +17,19 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from symgrad.codegen.build import Program
 from symgrad.errors import TracedValueError
 from symgrad.expr import Expr, ancestors
 from symgrad.op import CONSTANT, DERIVED, INPUT, STATE, interning, set_look
 from symgrad.calculus import pullback
 from symgrad.schedule.canonical import Node, canonical
 from symgrad.schedule.program import schedule
+
+if TYPE_CHECKING:
+    from symgrad.codegen.build import Program
 
 _RECIPES: dict[Any, Recipe] = {}
 _GRADIENTS: dict[Any, tuple[Recipe, tuple[bool, ...]]] = {}
@@ -131,6 +133,9 @@ def build_recipe(
         vertex = graph.of.get(id(e))
         if e.value is None and vertex is not None and vertex.number in place:
             stores.append((k, place[vertex.number]))
+    # Code generation is imported on the first look, so that `import symgrad` stays quick.
+    from symgrad.codegen.build import Program
+
     program = Program(steps, list(outputs.values()), inline)
     return Recipe(program, sources, stores, results)
 

@@ -17,14 +17,17 @@ and methods made from the op registry are attached in `symgrad.interface`; autog
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from symgrad import dtypes, runtime
 from symgrad.dtypes import DType
+from symgrad.errors import TracedValueError
 from symgrad.expr import Expr
 from symgrad.op import INPUT, STATE, cast_to, grad_mode, input_node
 from symgrad.ops.alias import detach, join
@@ -32,6 +35,9 @@ from symgrad.ops.arithmetic import where
 from symgrad.ops.movement import expand, full
 
 Step = tuple[Any, tuple[Any, ...]]
+
+_captures = 0
+"""How many functions are being traced, in any thread: `Tensor.expr` looks further only then."""
 
 
 class Slot:
@@ -142,6 +148,12 @@ class Tensor:
 
     def expr(self) -> Expr:
         """The node with this tensor's current value and history."""
+        if _captures and STATE.capture is not None:
+            return STATE.capture.node_of(self)
+        return self.own_expr()
+
+    def own_expr(self) -> Expr:
+        """The node, whether or not a function is being traced."""
         family = self._family
         if family is None or self._seen == family.storage.version:
             return self._node
@@ -467,6 +479,8 @@ class Tensor:
         """The value as an array that must not be written."""
         node = self.expr()
         if node.value is None:
+            if STATE.tracing:
+                refuse_look(node)
             runtime.evaluate([node])
         return runtime.array_of(node)
 
@@ -588,6 +602,75 @@ class Tensor:
         if self._slot is not None and self._slot.grad is not None:
             made.grad = self._slot.grad.detach()
         return made
+
+
+class Capture:
+    """Finds the outside tensors that a traced function reads and writes.
+
+    Attributes
+    ----------
+    read : list of (Tensor, Expr)
+        Outside tensors in the order met, with the input nodes that stand for them in the trace.
+    """
+
+    def __init__(self) -> None:
+        self.read: list[tuple[Tensor, Expr]] = []
+        self._of: dict[int, Expr] = {}
+        self._before: dict[int, tuple[Any, ...]] = {}
+        self._outer: Any = None
+        self._since = input_node((), dtypes.float64).serial
+
+    def __enter__(self) -> Capture:
+        global _captures
+        self._outer = STATE.capture
+        STATE.capture = self
+        _captures += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        global _captures
+        _captures -= 1
+        STATE.capture = self._outer
+
+    def node_of(self, t: Tensor) -> Expr:
+        """The node of a tensor inside the trace."""
+        node = t.own_expr()
+        if node.serial >= self._since:
+            return node
+        found = self._of.get(id(t))
+        if found is None:
+            found = Expr(INPUT, (), (), node.shape, node.dtype, node.requires_grad)
+            found.meta = node.meta if node.op is INPUT else None
+            self._of[id(t)] = found
+            self._before[id(t)] = (t._node, t._family, t._path, t._seen)
+            self.read.append((t, found))
+            t._node, t._family, t._path, t._seen = found, None, (), 0
+        return found
+
+    def undo(self) -> list[tuple[Tensor, Expr]]:
+        """Give the outside tensors their own values back; returns those that were written."""
+        written = []
+        for t, node in self.read:
+            now = t.own_expr()
+            if now is not node:
+                written.append((t, now))
+            t._node, t._family, t._path, t._seen = self._before[id(t)]
+        return written
+
+
+def refuse_look(node: Expr) -> None:
+    """Refuse to look at a traced value, naming the user's line."""
+    place = ""
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        if not frame.f_globals.get("__name__", "").startswith("symgrad"):
+            place = f" at {frame.f_code.co_filename}:{frame.f_lineno}"
+            break
+        frame = frame.f_back
+    raise TracedValueError(
+        f"compile: the value of a traced tensor of shape {node.shape} was asked for{place}; a compiled "
+        "function cannot branch on it or read it in Python; use symgrad.where to choose by condition"
+    )
 
 
 class Size(tuple[int, ...]):

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from symgrad.codegen import gemm, kernels, plan
+from symgrad.codegen import gemm, jit, kernels, plan
 from symgrad.codegen.entry import EagerSpec, make_executor
 from symgrad.codegen.layout import Layout
 from symgrad.codegen.plan import RELEASE_GIL_NS, Launch, Plan
@@ -226,9 +226,14 @@ class Program:
             return make_executor()(self._spec.address, arrays)
         return self._run_steps(arrays)
 
-    def _native_spec(self) -> EagerSpec:
+    def whole_plan(self) -> Plan:
+        """The one plan of a native program."""
         whole = self._plans[0] if self._plans else Plan([], [])
         assert isinstance(whole, Plan)
+        return whole
+
+    def _native_spec(self) -> EagerSpec:
+        whole = self.whole_plan()
         return EagerSpec(
             plan=whole.address,
             run=plan.runner_symbols()["sg_run"],
@@ -273,6 +278,10 @@ class Program:
     def llvm(self) -> str:
         """The IR of the program's kernels."""
         return kernels.module_of(self.layouts).text()
+
+    def asm(self) -> str:
+        """The machine code of the program's kernels."""
+        return jit.emit_assembly(self.llvm())
 
 
 def _three(strides: tuple[int, ...]) -> tuple[int, int, int]:

@@ -1,0 +1,342 @@
+"""`symgrad.compile`: a function traced once per structure and called natively.
+
+Structures:
+
+* `Compiled`: what `compile` returns; callable, with `formula`, `schedule`, `llvm` and `asm`.
+* `Trace`: one traced structure of arguments: input and output nodes, the captured tensors that
+  are read at each call, and its program.
+
+Arrays and floats in give arrays and floats out, through an entry of machine code that checks
+its arguments and runs the program without any Python. Tensors in give tensors out; when one of
+them records derivatives, the traced graph is recorded again on them, so that derivatives flow
+through. Start reading at `Compiled._dispatch`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from symgrad import dtypes, runtime
+from symgrad.expr import Expr, ancestors
+from symgrad.op import CONSTANT, INPUT, STATE, grad_mode, input_node, record
+from symgrad.tensor import Capture, Tensor, from_array
+
+_LOCK = threading.RLock()
+
+
+class _Leaf:
+    """Place of a dynamic leaf in an argument tree."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Leaf) and other.number == self.number
+
+    def __hash__(self) -> int:
+        return hash(("leaf", self.number))
+
+
+def _flatten(value: Any, leaves: list[Any]) -> Any:
+    """A hashable description of a tree; dynamic leaves are appended to `leaves`."""
+    if isinstance(value, Tensor | np.ndarray | float | np.floating):
+        leaves.append(value)
+        return _Leaf(len(leaves) - 1)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return ("named", type(value), *[_flatten(v, leaves) for v in value])
+    if isinstance(value, tuple):
+        return ("tuple", *[_flatten(v, leaves) for v in value])
+    if isinstance(value, list):
+        return ("list", *[_flatten(v, leaves) for v in value])
+    if isinstance(value, dict):
+        return ("dict", *[(k, _flatten(v, leaves)) for k, v in value.items()])
+    try:
+        hash(value)
+    except TypeError as error:
+        raise TypeError(
+            f"compile: an argument of type {type(value).__name__} is neither a tensor, array, number, "
+            "list, tuple or dict nor hashable; pass its parts"
+        ) from error
+    return ("static", type(value), value)
+
+
+def _unflatten(tree: Any, leaves: list[Any]) -> Any:
+    """The inverse of `_flatten`."""
+    if isinstance(tree, _Leaf):
+        return leaves[tree.number]
+    kind = tree[0]
+    if kind == "static":
+        return tree[2]
+    if kind == "named":
+        return tree[1](*[_unflatten(t, leaves) for t in tree[2:]])
+    if kind == "tuple":
+        return tuple(_unflatten(t, leaves) for t in tree[1:])
+    if kind == "list":
+        return [_unflatten(t, leaves) for t in tree[1:]]
+    return {k: _unflatten(t, leaves) for k, t in tree[1:]}
+
+
+def _kind(leaf: Any, recording: bool) -> Any:
+    """What of a leaf decides the trace."""
+    if isinstance(leaf, Tensor):
+        return ("tensor", tuple(leaf.shape), leaf.dtype, recording and leaf.requires_grad)
+    if isinstance(leaf, np.ndarray):
+        return ("array", leaf.shape, dtypes.from_numpy(leaf.dtype))
+    return ("float",)
+
+
+class Trace:
+    """One traced structure.
+
+    Attributes
+    ----------
+    inputs : list of Expr
+        One node without a value per dynamic leaf.
+    captured : list of (Tensor, Expr)
+        Tensors from outside, and the nodes that stand for them.
+    outputs : list of Expr
+    tree : the result's shape, with `_Leaf` for each output.
+    written : list of (Tensor, Expr)
+        Captured tensors that the function changes in place, with their new values.
+    """
+
+    def __init__(self, function: Callable[..., Any], tree: Any, kinds: tuple[Any, ...]) -> None:
+        capture = Capture()
+        self.inputs: list[Expr] = []
+        handles: list[Any] = []
+        for kind in kinds:
+            shape, dtype = ((), dtypes.float64) if kind[0] == "float" else kind[1:3]
+            node = input_node(shape, dtype, grad=kind[0] == "tensor" and kind[3])
+            self.inputs.append(node)
+            handles.append(Tensor(node))
+        before = STATE.tracing
+        STATE.tracing = True
+        try:
+            with capture:
+                args, kwargs = _unflatten(tree, handles)
+                result = function(*args, **kwargs)
+                found: list[Any] = []
+                self.tree = _flatten(result, found)
+                self.outputs = [self._output(value) for value in found]
+        finally:
+            STATE.tracing = before
+        self.captured = capture.read
+        self.written = capture.undo()
+        self.is_float = [kind[0] == "float" for kind in kinds]
+        self._recipe: runtime.Recipe | None = None
+
+    def _output(self, value: Any) -> Expr:
+        if isinstance(value, Tensor):
+            return value.expr()
+        array = np.asarray(value)
+        return input_node(array.shape, dtypes.from_numpy(array.dtype), array)
+
+    def roots(self) -> list[Expr]:
+        """Everything a call computes."""
+        return [*self.outputs, *[node for _, node in self.written]]
+
+    def nodes(self) -> list[Expr]:
+        """The traced structure, inputs first."""
+        return [*self.inputs, *[node for _, node in self.captured]]
+
+    @property
+    def recipe(self) -> runtime.Recipe:
+        """The program, built on first use, with vector maths inlined."""
+        if self._recipe is None:
+            with _LOCK:
+                if self._recipe is None:
+                    self._recipe = runtime.build_recipe(self.nodes(), self.roots(), [], inline=True)
+        return self._recipe
+
+    def run(self, leaves: list[Any]) -> list[np.ndarray]:
+        """Arrays of the roots for given leaves."""
+        arrays = [_array(leaf) for leaf in leaves]
+        arrays += [t.look() for t, _ in self.captured]
+        recipe = self.recipe
+        inputs = tuple([s if isinstance(s, np.ndarray) else arrays[s] for s in recipe.sources])
+        made = recipe.program.run(inputs)
+        return [inputs[k] if is_input else made[k] for is_input, k in recipe.results]
+
+    def replay(self, leaves: list[Any]) -> list[Expr]:
+        """The roots recorded again on the nodes of given leaves."""
+        new: dict[int, Expr] = {}
+        for node, leaf in zip(self.inputs, leaves, strict=True):
+            new[id(node)] = leaf.expr() if isinstance(leaf, Tensor) else from_array(_array(leaf)).expr()
+        for t, node in self.captured:
+            new[id(node)] = t.expr()
+        for n in ancestors(self.roots(), runtime.pending):
+            if id(n) in new:
+                continue
+            if n.op is CONSTANT or n.value is not None:
+                new[id(n)] = n
+            elif n.op is INPUT:
+                new[id(n)] = new[id(n.args[0])]
+            else:
+                args = tuple(new[id(a)] for a in n.args)
+                with grad_mode(STATE.grad and n.requires_grad):
+                    new[id(n)] = record(n.op, args, n.attrs, n.shape, n.dtype)
+        return [new[id(r)] for r in self.roots()]
+
+
+def _array(leaf: Any) -> np.ndarray:
+    if isinstance(leaf, Tensor):
+        return leaf.look()
+    if isinstance(leaf, np.ndarray):
+        return np.ascontiguousarray(leaf)
+    return np.array(leaf, np.float64)
+
+
+class Compiled:
+    """A compiled function; made by `symgrad.compile`.
+
+    Call it like the function it was made from.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+        self._traces: dict[Any, Trace] = {}
+        self._last: Trace | None = None
+        self._entry: Any = None
+        self.__name__ = getattr(function, "__name__", "compiled")
+        self.__doc__ = function.__doc__
+
+    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Trace, list[Any], bool]:
+        leaves: list[Any] = []
+        tree = _flatten((args, kwargs), leaves)
+        recording = STATE.grad
+        kinds = tuple([_kind(leaf, recording) for leaf in leaves])
+        key = (tree, kinds)
+        trace = self._traces.get(key)
+        fresh = trace is None
+        if trace is None:
+            with _LOCK:
+                trace = self._traces.get(key)
+                if trace is None:
+                    trace = Trace(self._function, tree, kinds)
+                    self._traces[key] = trace
+        self._last = trace
+        return trace, leaves, fresh
+
+    def _dispatch(self, *args: Any, **kwargs: Any) -> Any:
+        """The road of a call that the native entry did not recognise."""
+        if STATE.tracing:
+            return self._function(*args, **kwargs)
+        trace, leaves, _ = self._trace(args, kwargs)
+        tensors = any(isinstance(leaf, Tensor) for leaf in leaves) or bool(trace.captured)
+        if not tensors:
+            self._bind(trace, args, kwargs)
+        records = STATE.grad and any(
+            t.requires_grad for t in [*leaves, *[c for c, _ in trace.captured]] if isinstance(t, Tensor)
+        )
+        if records:
+            nodes = trace.replay(leaves)
+            results: list[Any] = [Tensor(n) for n in nodes]
+        else:
+            arrays = trace.run(leaves)
+            if any(isinstance(leaf, Tensor) for leaf in leaves):
+                results = [from_array(a) for a in arrays]
+            else:
+                results = [a.item() if not a.shape else a for a in arrays]
+                for k in range(len(trace.outputs), len(arrays)):
+                    results[k] = from_array(arrays[k])
+        for (target, node), value in zip(trace.written, results[len(trace.outputs) :], strict=True):
+            # A leaf's new value was written under no_grad in the trace, and so it is here.
+            with grad_mode(records and node.op is not INPUT):
+                target.write(value.expr())
+        return _unflatten(trace.tree, results[: len(trace.outputs)])
+
+    def _bind(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Make the native entry recognise this structure from now on."""
+        from symgrad.codegen.bind import bind_entry
+
+        recipe = trace.recipe
+        if kwargs or not recipe.program.native or trace.written:
+            return
+        self._entry = bind_entry(
+            self, recipe, args, trace.tree, len(trace.outputs), trace.is_float, self._dispatch
+        )
+
+    # -- looking ----------------------------------------------------------------------
+
+    def _latest(self) -> Trace:
+        if self._last is None:
+            raise RuntimeError(
+                f"{self.__name__}: nothing was compiled yet; call it once, or use .trace(*args)"
+            )
+        return self._last
+
+    def trace(self, *args: Any, **kwargs: Any) -> Compiled:
+        """Compile for the structure of these arguments without running."""
+        self._trace(args, kwargs)
+        return self
+
+    def formula(self) -> str:
+        """The outputs of the latest structure as text."""
+        from symgrad.formula import text
+
+        trace = self._latest()
+        names = self._names(trace)
+        return "\n".join(text(node, names) for node in trace.outputs)
+
+    def _names(self, trace: Trace) -> dict[Expr, str]:
+        code = getattr(self._function, "__code__", None)
+        words = list(code.co_varnames[: code.co_argcount]) if code is not None else []
+        if len(words) != len(trace.inputs):
+            words = [f"x{k}" for k in range(len(trace.inputs))]
+        return dict(zip(trace.inputs, words, strict=True))
+
+    def schedule(self) -> str:
+        """The steps of the latest structure's program, a line each."""
+        return self._latest().recipe.program.schedule.text()
+
+    def llvm(self) -> str:
+        """The LLVM IR of the latest structure's kernels."""
+        return self._latest().recipe.program.llvm()
+
+    def asm(self) -> str:
+        """The machine code of the latest structure's kernels."""
+        return self._latest().recipe.program.asm()
+
+
+def compile(function: Callable[..., Any] | None = None) -> Any:  # noqa: A001
+    """Compile a function of tensors, arrays and numbers.
+
+    Parameters
+    ----------
+    function : callable
+        Takes and returns nested lists, tuples and dicts of tensors, NumPy arrays and floats.
+        Other arguments (int, bool, str) are static: each value is compiled anew. It is run once
+        per structure with traced tensors, on which Python cannot branch: use `symgrad.where`.
+
+    Returns
+    -------
+    Compiled
+        Arrays and floats in give arrays and floats out; tensors in give tensors out, and
+        derivatives flow through.
+
+    Raises
+    ------
+    TracedValueError
+        At the call, if the function asks for the value of a traced tensor.
+
+    Examples
+    --------
+    >>> import symgrad as sg
+    >>> f = sg.compile(lambda x, y: x * y + sg.sin(x))
+    >>> round(f(1.0, 2.0), 6)
+    2.841471
+    """
+    if function is None:
+        return compile
+    from symgrad.codegen.entry_class import native_class
+    from symgrad.codegen.bind import bind_fallback
+
+    made = native_class(Compiled)(function)
+    bind_fallback(made, made._dispatch)
+    return made
