@@ -194,8 +194,7 @@ class Program:
         )  # fmt: skip
         if made.extent == 0:
             return
-        module, names = gemm.gemm_module()
-        library = kernels.loaded_kernel("gemm", lambda: module, names)
+        library = gemm.library(kind)
         arguments = made.arguments(
             self.slots[a.number], self.slots[b.number], self.slots[step.target.number],
             a_offset, b_offset,

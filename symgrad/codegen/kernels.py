@@ -74,12 +74,3 @@ def join_kernel(combine: str, element: str) -> tuple[int, jit.Library]:
             library = jit.compile_module(module, ["join"])
             _COMPILED[key] = (library["join"], library)
         return _COMPILED[key]
-
-
-def loaded_kernel(key: Any, make: Any, names: Sequence[str]) -> jit.Library:
-    """A fixed module (matrix products) compiled on first use."""
-    with _LOCK:
-        if key not in _COMPILED:
-            library = jit.compile_module(make(), list(names))
-            _COMPILED[key] = (library[names[0]], library)
-        return _COMPILED[key][1]
