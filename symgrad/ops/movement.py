@@ -304,7 +304,7 @@ class diagonal(Movement):
         return sp.Function("diagonal")(x)
 
     def adjoint(g: Expr, x: Expr, *, offset: int, dim1: int, dim2: int) -> Any:
-        from symgrad.ops.layout import diagonal_embed
+        from symgrad.ops.diagonals import diagonal_embed
 
         return (diagonal_embed(g, x.shape, offset, dim1, dim2),)
 
@@ -355,6 +355,58 @@ class join_axis(Movement):
             parts.append(narrow_step(g, starts=starts, steps=(1,) * x.ndim, counts=x.shape))
             start += x.shape[dim]
         return tuple(parts)
+
+
+@op
+class unfold(Movement):
+    """All windows of `size` elements, `step` apart, along one axis; a window is a new last axis."""
+
+    attributes = ("dimension", "size", "step")
+    samples = (
+        Case(T(7), 0, 3, 1),
+        Case(T(2, 8), -1, 3, 2),
+        Case(T(7, 2), 0, 2, 3),
+        Case(T(), 0, 1, 1),
+    )
+    errors = (
+        Case(T(3), 0, 4, 1, match="maximum size for tensor at dimension 0 is 3 but size is 4"),
+        Case(T(3), 0, 2, 0, match="step is 0 but must be > 0"),
+    )
+
+    def __call__(self, x: Expr, dimension: int, size: int, step: int) -> Expr:
+        at = wrap_dim("unfold", dimension, x.ndim)
+        length = x.shape[at] if x.ndim else 1
+        if not 0 <= size <= length:
+            raise RuntimeError(
+                f"unfold: maximum size for tensor at dimension {at} is {length} but size is {size}"
+            )
+        if step <= 0:
+            raise RuntimeError(f"unfold: step is {step} but must be > 0")
+        if not x.ndim:
+            return reshape(x, (1,))  # type: ignore[no-any-return]
+        count = (length - size) // step + 1
+        shape = (*x.shape[:at], count, *x.shape[at + 1 :], size)
+        return record(self, (x,), (at, size, step), shape, x.dtype)  # type: ignore[arg-type]
+
+    def ref(x: np.ndarray, dimension: int, size: int, step: int) -> Any:
+        if not x.ndim:
+            return np.reshape(x, (1,))
+        at = dimension % x.ndim
+        windows = np.lib.stride_tricks.sliding_window_view(x, size, at)
+        return np.moveaxis(np.moveaxis(windows, at, 0)[::step], 0, at)
+
+    def sympy(sp: Any, x: Any, **attrs: Any) -> Any:
+        return sp.Function("unfold")(x)
+
+    def adjoint(g: Expr, x: Expr, *, dimension: int, size: int, step: int) -> Any:
+        from symgrad.ops.padding import overlap_add
+
+        return (overlap_add(g, x.shape, dimension, step),)
+
+    def index(i: Sequence[Any], x: Expr, *, dimension: int, size: int, step: int) -> list[Any]:
+        place = list(i[:-1])
+        place[dimension] = place[dimension] * step + i[-1]
+        return place
 
 
 def full(value: float, shape: tuple[int, ...], dtype: dtypes.DType) -> Expr:

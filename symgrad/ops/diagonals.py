@@ -1,0 +1,152 @@
+"""Diagonals and triangles: masks made from positions, and matrices made from diagonals.
+
+A triangle is the matrix kept where a comparison of row and column holds; the comparison costs
+two integers an element inside the loops that use it. Start reading at `tril`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from symgrad import dtypes
+from symgrad.dtypes import DType
+from symgrad.expr import Expr
+from symgrad.op import Case, T, composite
+from symgrad.ops.arithmetic import eq, keep
+from symgrad.ops.layout import axis_index
+from symgrad.ops.movement import diagonal, embed, expand, permute, reshape, wrap_dim
+from symgrad.ops.positions import known
+
+
+def diagonal_embed(g: Expr, shape: tuple[int, ...], offset: int, dim1: int, dim2: int) -> Expr:
+    """Zeros of `shape` with `g`'s last axis on a diagonal: the adjoint of `diagonal`."""
+    rows = shape[dim1]
+    start = max(-offset, 0)
+    padded = embed(
+        g,
+        size=(*g.shape[:-1], rows),
+        starts=(0,) * (g.ndim - 1) + (start,),
+        steps=(1,) * g.ndim,
+    )
+    rest = [d for d in range(len(shape)) if d not in (dim1, dim2)]
+    spread = reshape(padded, (*padded.shape, 1))
+    order = [0] * len(shape)
+    for place, d in enumerate([*rest, dim1, dim2]):
+        order[d] = place
+    placed = expand(permute(spread, tuple(order)), shape)
+    hit = eq(axis_index(shape, dim1) + offset, axis_index(shape, dim2))
+    return keep(hit, placed)  # type: ignore[no-any-return]
+
+
+def _rows_and_columns(name: str, x: Expr) -> tuple[Expr, Expr]:
+    if x.ndim < 2:
+        raise RuntimeError(f"{name}: input tensor must have at least 2 dimensions (got {x.ndim})")
+    return axis_index(x.shape, x.ndim - 2), axis_index(x.shape, x.ndim - 1)
+
+
+@composite(
+    ref=np.tril,
+    samples=(Case(T(3, 4)), Case(T(2, 3, 3), 1), Case(T(3, 2), -1)),
+    errors=(Case(T(3), match="must have at least 2 dimensions"),),
+)
+def tril(x: Expr, diagonal: int = 0) -> Expr:
+    """The lower triangle of matrices: zeros above the given diagonal."""
+    row, column = _rows_and_columns("tril", x)
+    return keep(column <= row + diagonal, x)  # type: ignore[no-any-return]
+
+
+@composite(
+    ref=np.triu,
+    samples=(Case(T(3, 4)), Case(T(2, 3, 3), 1), Case(T(3, 2), -1)),
+    errors=(Case(T(3), match="must have at least 2 dimensions"),),
+)
+def triu(x: Expr, diagonal: int = 0) -> Expr:
+    """The upper triangle of matrices: zeros below the given diagonal."""
+    row, column = _rows_and_columns("triu", x)
+    return keep(column >= row + diagonal, x)  # type: ignore[no-any-return]
+
+
+def _triangle(name: str, places: Any, row: int, col: int) -> np.ndarray:
+    if row < 0 or col < 0:
+        raise RuntimeError(f"{name}: row and col must be non-negative (got {row}, {col})")
+    return np.stack(places).astype(np.int64)
+
+
+@composite(
+    ref=lambda row, col, offset=0: np.stack(np.tril_indices(row, offset, col)),
+    samples=(Case(3, 4), Case(3, 3, -1), Case(2, 4, 1)),
+    errors=(Case(-1, 2, match="must be non-negative"),),
+)
+def tril_indices(row: int, col: int, offset: int = 0, *, dtype: DType | None = None) -> Expr:
+    """Rows and columns of the lower triangle's elements, row by row, as a (2, n) tensor."""
+    places = _triangle("tril_indices", np.tril_indices(max(row, 0), offset, max(col, 0)), row, col)
+    return known(places.astype(dtypes.as_dtype(dtype or dtypes.int64).numpy))
+
+
+@composite(
+    ref=lambda row, col, offset=0: np.stack(np.triu_indices(row, offset, col)),
+    samples=(Case(3, 4), Case(3, 3, -1), Case(2, 4, 1)),
+    errors=(Case(2, -1, match="must be non-negative"),),
+)
+def triu_indices(row: int, col: int, offset: int = 0, *, dtype: DType | None = None) -> Expr:
+    """Rows and columns of the upper triangle's elements, row by row, as a (2, n) tensor."""
+    places = _triangle("triu_indices", np.triu_indices(max(row, 0), offset, max(col, 0)), row, col)
+    return known(places.astype(dtypes.as_dtype(dtype or dtypes.int64).numpy))
+
+
+def _ref_diag_embed(x: np.ndarray, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Any:
+    n = x.shape[-1] + abs(offset)
+    out = np.zeros((*x.shape[:-1], n, n), x.dtype)
+    at = np.arange(x.shape[-1])
+    out[..., at + max(-offset, 0), at + max(offset, 0)] = x
+    return np.moveaxis(out, (-2, -1), (dim1, dim2))
+
+
+@composite(
+    ref=_ref_diag_embed,
+    samples=(Case(T(3)), Case(T(2, 3), 1), Case(T(2, 3), -1, 0, 2), Case(T(0))),
+    errors=(
+        Case(T(3), 0, 0, 0, match="diagonal dimensions cannot be identical"),
+        Case(T(), match="cannot be applied to a 0-dim tensor|at least 1"),
+    ),
+)
+def diag_embed(x: Expr, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Expr:
+    """Zeros with the last axis of `x` on a diagonal of two new axes."""
+    if x.ndim == 0:
+        raise RuntimeError("diag_embed: cannot be applied to a 0-dim tensor; needs at least 1 dimension")
+    a, c = wrap_dim("diag_embed", dim1, x.ndim + 1), wrap_dim("diag_embed", dim2, x.ndim + 1)
+    if a == c:
+        raise RuntimeError(
+            f"diag_embed: diagonal dimensions cannot be identical {dim1}, {dim2}"
+        )
+    n = x.shape[-1] + abs(offset)
+    shape = list(x.shape[:-1])
+    for d in sorted((a, c)):
+        shape.insert(d, n)
+    return diagonal_embed(x, tuple(shape), offset, a, c)
+
+
+@composite(
+    ref=np.diag,
+    samples=(Case(T(3)), Case(T(2), 1), Case(T(3, 4)), Case(T(3, 4), -1)),
+    errors=(Case(T(2, 2, 2), match="Supports 1D or 2D tensors"),),
+)
+def diag(x: Expr, diagonal: int = 0) -> Expr:
+    """A matrix with a vector on its diagonal, or the diagonal of a matrix."""
+    if x.ndim == 1:
+        return diag_embed(x, diagonal)  # type: ignore[no-any-return]
+    if x.ndim == 2:
+        return _diagonal_of(x, diagonal)
+    raise RuntimeError(f"diag: Supports 1D or 2D tensors. Got {x.ndim}D; use diagonal or diag_embed")
+
+
+def _diagonal_of(x: Expr, offset: int) -> Expr:
+    return diagonal(x, offset)  # type: ignore[no-any-return]
+
+
+@composite(ref=np.diagflat, samples=(Case(T(3)), Case(T(2, 2), 1), Case(T())))
+def diagflat(x: Expr, offset: int = 0) -> Expr:
+    """A matrix with all elements of `x` on its diagonal."""
+    return diag_embed(reshape(x, (x.size,)), offset)  # type: ignore[no-any-return]
