@@ -4,7 +4,7 @@ Two roads to the same numbers:
 
 * the short one: no hooks, no `create_graph`: the structure of the graph is looked up, and value
   and gradients come out of one joint program (`symgrad.runtime.gradients`); the derivative's own
-  expression is made only when somebody prints it (`DERIVATIVE`).
+  expression is made only when somebody prints it (`symgrad.calculus.known`).
 * the general one: `symgrad.calculus.pullback` builds the derivative as expressions, calling hooks
   on the way; it stays lazy and differentiable.
 
@@ -22,8 +22,9 @@ import numpy as np
 
 from symgrad import runtime
 from symgrad.calculus import pullback
+from symgrad.calculus.known import known_gradient
 from symgrad.expr import Expr, ancestors
-from symgrad.op import CONSTANT, INPUT, REGISTRY, STATE, Leaf, constant, grad_mode
+from symgrad.op import CONSTANT, INPUT, STATE, constant, grad_mode
 from symgrad.ops.arithmetic import add
 from symgrad.ops.movement import full
 from symgrad.tensor import Slot, Tensor
@@ -39,16 +40,6 @@ NO_GRAD = "element {} of tensors does not require grad and does not have a grad_
 
 SPENT = "spent"
 """Mark (`Expr.meta`) of nodes whose saved values a backward pass without retain_graph freed."""
-
-
-class _Derivative(Leaf):
-    """A gradient known by value: arguments are output, cotangent, input; expanded on demand."""
-
-    name = "derivative"
-
-
-DERIVATIVE = _Derivative()
-REGISTRY["derivative"] = DERIVATIVE
 
 
 class Hooks:
@@ -78,16 +69,6 @@ def hooks_of(node: Expr) -> Hooks:
         meta = node.meta = Hooks()
         meta.spent = spent
     return meta
-
-
-def expand_derivative(node: Expr) -> Expr:
-    """The expression behind a gradient that is known by value."""
-    if node.op is not DERIVATIVE:
-        return node
-    outputs = node.args[:-1:2]
-    cotangents = node.args[1:-1:2]
-    (made,) = pullback(outputs, cotangents, [node.args[-1]])
-    return node if made is None else made
 
 
 def _saves(node: Expr) -> bool:
@@ -194,9 +175,8 @@ def run(
             runtime.evaluate([f for f in found if f is not None])
     else:
         arrays = runtime.gradients(nodes, cotangents, targets, graph)
-        pairs = [x for pair in zip(nodes, cotangents, strict=True) for x in pair]
         found = [
-            None if a is None else Expr(DERIVATIVE, (*pairs, t), (), t.shape, t.dtype, False, a)
+            None if a is None else known_gradient(nodes, cotangents, t, a)
             for a, t in zip(arrays, targets, strict=True)
         ]
     if not retain_graph:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import count
 from typing import Any
 
-from symgrad.autograd.engine import DERIVATIVE, hooks_of
+from symgrad.autograd.engine import hooks_of
 from symgrad.expr import Expr
 from symgrad.op import INPUT
 from symgrad.tensor import Tensor
@@ -74,7 +74,7 @@ class GraphNode:
 def _grad_fn(self: Tensor) -> GraphNode | None:
     """The operation that made this tensor, None for leaves."""
     node = self.expr()
-    if not node.requires_grad or node.op is INPUT or node.op is DERIVATIVE:
+    if not node.requires_grad or node.op is INPUT:
         return None
     return GraphNode(node)
 
