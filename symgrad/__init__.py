@@ -43,11 +43,13 @@ from symgrad.autograd import (  # noqa: E402
     set_grad_enabled,
 )
 from symgrad.compiled import compile  # noqa: A004, E402
+from symgrad import linalg, nn, special  # noqa: E402
+from symgrad.reading import export_c, lambdify, to_latex, to_sympy  # noqa: E402
 
 __version__ = "0.1.0"
 
 _functions = _interface.FUNCTIONS
-globals().update({k: v for k, v in _functions.items() if k not in globals()})
+globals().update({k: v for k, v in _functions.items() if k not in globals() and not k.startswith("linalg_")})
 
 
 def is_tensor(value: object) -> Any:
