@@ -4,7 +4,8 @@ The primitives are few: `reshape`, `permute`, `expand`, `narrow_step` (strided s
 `diagonal`, `embed` (the adjoint of slicing), `join_axis`. ``index(i, x, **attrs)`` maps the
 index of a result element to that of the argument's element; the index components are affine
 forms, and the schedule folds them into addresses. Everything torch has beside them is a
-composite in `symgrad.ops.layout`. Start reading at `permute`.
+composite in `symgrad.ops.layout`. ``batched(count, x, **attrs)`` is the op under a leading axis of
+that size which the arguments have gained. Start reading at `permute`.
 """
 
 from __future__ import annotations
@@ -84,6 +85,9 @@ class reshape(Movement):
     def sympy(sp: Any, x: Any, *, shape: tuple[int, ...]) -> Any:
         return sp.Function("reshape")(x)
 
+    def batched(count: int, x: Expr, *, shape: tuple[int, ...]) -> Any:
+        return reshape(x, (count, *shape))
+
     def adjoint(g: Expr, x: Expr, *, shape: tuple[int, ...]) -> Any:
         return (reshape(g, x.shape),)
 
@@ -115,6 +119,9 @@ class permute(Movement):
 
     def sympy(sp: Any, x: Any, *, dims: tuple[int, ...]) -> Any:
         return sp.Function("permute")(x)
+
+    def batched(count: int, x: Expr, *, dims: tuple[int, ...]) -> Any:
+        return permute(x, (0, *(d + 1 for d in dims)))
 
     def adjoint(g: Expr, x: Expr, *, dims: tuple[int, ...]) -> Any:
         return (permute(g, tuple(int(d) for d in np.argsort(dims))),)
@@ -167,6 +174,11 @@ class expand(Movement):
     def sympy(sp: Any, x: Any, *, size: tuple[int, ...]) -> Any:
         return x
 
+    def batched(count: int, x: Expr, *, size: tuple[int, ...]) -> Any:
+        rest = x.shape[1:]
+        aligned = reshape(x, (count, *(1,) * (len(size) - len(rest)), *rest))
+        return expand(aligned, (count, *size))
+
     def adjoint(g: Expr, x: Expr, *, size: tuple[int, ...]) -> Any:
         from symgrad.ops.reduce import sum_to
 
@@ -203,6 +215,9 @@ class narrow_step(Movement):
 
     def sympy(sp: Any, x: Any, **attrs: Any) -> Any:
         return sp.Function("slice")(x)
+
+    def batched(count: int, x: Expr, *, starts: Any, steps: Any, counts: Any) -> Any:
+        return narrow_step(x, starts=(0, *starts), steps=(1, *steps), counts=(count, *counts))
 
     def adjoint(g: Expr, x: Expr, *, starts: Any, steps: Any, counts: Any) -> Any:
         return (embed(g, size=x.shape, starts=starts, steps=steps),)
@@ -241,6 +256,9 @@ class embed(Movement):
     def sympy(sp: Any, x: Any, **attrs: Any) -> Any:
         return sp.Function("embed")(x)
 
+    def batched(count: int, x: Expr, *, size: Any, starts: Any, steps: Any) -> Any:
+        return embed(x, size=(count, *size), starts=(0, *starts), steps=(1, *steps))
+
     def adjoint(g: Expr, x: Expr, *, size: Any, starts: Any, steps: Any) -> Any:
         return (narrow_step(g, starts=starts, steps=steps, counts=x.shape),)
 
@@ -272,6 +290,9 @@ class flip(Movement):
     def sympy(sp: Any, x: Any, *, dims: tuple[int, ...]) -> Any:
         return sp.Function("flip")(x)
 
+    def batched(count: int, x: Expr, *, dims: tuple[int, ...]) -> Any:
+        return flip(x, tuple(d + 1 for d in dims))
+
     def adjoint(g: Expr, x: Expr, *, dims: tuple[int, ...]) -> Any:
         return (flip(g, dims),)
 
@@ -302,6 +323,9 @@ class diagonal(Movement):
 
     def sympy(sp: Any, x: Any, **attrs: Any) -> Any:
         return sp.Function("diagonal")(x)
+
+    def batched(count: int, x: Expr, *, offset: int, dim1: int, dim2: int) -> Any:
+        return diagonal(x, offset, dim1 + 1, dim2 + 1)
 
     def adjoint(g: Expr, x: Expr, *, offset: int, dim1: int, dim2: int) -> Any:
         from symgrad.ops.diagonals import diagonal_embed
@@ -346,6 +370,9 @@ class join_axis(Movement):
 
     def sympy(sp: Any, *xs: Any, dim: int) -> Any:
         return sp.Function("cat")(*xs)
+
+    def batched(count: int, *xs: Expr, dim: int) -> Any:
+        return join_axis(*xs, dim=dim + 1)
 
     def adjoint(g: Expr, *xs: Expr, dim: int) -> Any:
         parts = []
@@ -397,6 +424,9 @@ class unfold(Movement):
 
     def sympy(sp: Any, x: Any, **attrs: Any) -> Any:
         return sp.Function("unfold")(x)
+
+    def batched(count: int, x: Expr, *, dimension: int, size: int, step: int) -> Any:
+        return unfold(x, dimension + 1, size, step)
 
     def adjoint(g: Expr, x: Expr, *, dimension: int, size: int, step: int) -> Any:
         from symgrad.ops.padding import overlap_add
