@@ -11,6 +11,7 @@ Start reading at `subjects`, then `draw`.
 
 from __future__ import annotations
 
+import warnings
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -203,7 +204,7 @@ def truth(subject: Subject, drawn: Drawn, wide: bool) -> list[np.ndarray]:
         a.astype(np.float64) if wide and a.dtype.kind == "f" else a for a in drawn.arrays
     ]
     args, attrs = drawn.arguments(tensors)
-    with np.errstate(all="ignore"):
+    with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
         return [np.asarray(r) for r in flattened(subject.ref(*args, **attrs))]
 
 
