@@ -9,7 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from symgrad.codegen import vmath
-from symgrad.codegen.ir import FLOAT_BITS, Function, Val, constant
+from symgrad.codegen.ir import FLOAT_BITS, INT_BITS, Function, Val, constant
+from symgrad.codegen.remainder import float_remainder
+from symgrad.codegen.vmath.notation import Value, select
 
 _FLOAT_PREDICATE = {"eq": "oeq", "ne": "une", "lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge"}
 _SIGNED_PREDICATE = {"eq": "eq", "ne": "ne", "lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge"}
@@ -95,6 +97,33 @@ class Lowering:
     def copysign(self, x: Val, sign: Val) -> Val:
         return self.f.copysign(x, sign)
 
+    def fmod(self, x: Val, y: Val) -> Val:
+        """Remainder of the division rounded towards zero, exact; of x by 0: NaN for floats, x else."""
+        return float_remainder(self.f, x, y) if is_float(x) else self.divide_integers(x, y)[1]
+
+    def value(self, x: Val) -> Value:
+        """`x` with operators, for lowerings that are formulas; ``.val`` gives back the plain value.
+
+        Float32 goes through double when asked with `widened`.
+        """
+        return Value(self.f, x)
+
+    def widened(self, x: Val) -> Value:
+        """A float or double as a double, with operators."""
+        return Value(self.f, self.convert(x, "double"))
+
+    def narrowed(self, x: Value, kind: str) -> Val:
+        """The way back from `widened`."""
+        return self.convert(x.val, kind)
+
+    def choose(self, mask: Value, x: Value | float, y: Value | float) -> Value:
+        """`select` for values with operators, one of which may be a number."""
+        return select(mask, x, y)
+
+    def apply(self, name: str, *args: Value) -> Value:
+        """`math` for values with operators."""
+        return Value(self.f, self.math(name, *[a.val for a in args]))
+
     def divide_integers(self, x: Val, y: Val) -> tuple[Val, Val]:
         """Quotient towards zero and remainder with the sign of x; division by 0 gives 0, x."""
         zero = self.zero(y)
@@ -135,6 +164,33 @@ class Lowering:
 
     def bit_not(self, x: Val) -> Val:
         return self.f.xor(x, self.const(-1 if x.kind != "i1" else True, x))
+
+    def shift_left(self, x: Val, count: Val) -> Val:
+        """0 for counts that are negative or reach the width."""
+        inside = self.f.icmp("ult", count, self.const(INT_BITS[x.kind], count))
+        safe = self.select(inside, count, self.zero(count))
+        return self.select(inside, self.f.shl(x, safe), self.zero(x))
+
+    def shift_right(self, x: Val, count: Val) -> Val:
+        """Sign-filling; counts that are negative or reach the width shift everything out."""
+        last = self.const(INT_BITS[x.kind] - 1, count)
+        inside = self.f.icmp("ult", count, last)
+        return self.f.ashr(x, self.select(inside, count, last))
+
+    def sign_bit(self, x: Val) -> Val:
+        """Whether the sign bit is set, also of -0.0 and NaN."""
+        if x.kind == "i1":
+            return self.const(False, x)
+        bits = self.f.bits(x) if is_float(x) else x
+        return self.compare("lt", bits, self.zero(bits))
+
+    def is_integer(self, x: Val) -> bool:
+        """Whether `x` is of an integer kind or bool."""
+        return not is_float(x)
+
+    def false(self, like: Val) -> Val:
+        """The mask that holds nowhere, of the width of `like`."""
+        return self.const(False, self._truth(like))
 
     # -- conversion -------------------------------------------------------------------
 

@@ -9,13 +9,17 @@ from typing import Any
 
 from symgrad.expr import Expr
 from symgrad.ops import (
+    activation,
     arithmetic,
+    bits,
+    choice,
     contract,
     create,
     cumulative,
     diagonals,
     einsum,
     extrema,
+    grouped,
     index,
     joining,
     layout,
@@ -23,18 +27,25 @@ from symgrad.ops import (
     padding,
     positions,
     reduce,
+    rounding,
+    scatter,
+    special,
     statistics,
     transcendental,
 )
 
 __all__ = [
+    "activation",
     "arithmetic",
+    "bits",
+    "choice",
     "contract",
     "create",
     "cumulative",
     "diagonals",
     "einsum",
     "extrema",
+    "grouped",
     "index",
     "joining",
     "layout",
@@ -42,6 +53,9 @@ __all__ = [
     "padding",
     "positions",
     "reduce",
+    "rounding",
+    "scatter",
+    "special",
     "statistics",
     "transcendental",
 ]

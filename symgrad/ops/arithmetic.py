@@ -1,4 +1,4 @@
-"""Arithmetic, conversion and comparison: the elementwise ops that everything else leans on.
+"""Arithmetic, conversion, comparison and logic: the elementwise ops that everything leans on.
 
 Each class is the one place of its op. The functions in a class are static: ``partials`` and
 ``select`` are derivative rules in expressions, ``lower`` emits one element (or one vector of
@@ -11,15 +11,62 @@ from typing import Any
 
 import numpy as np
 
+from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import Case, Elementwise, T, op, record
+from symgrad.op import (
+    REGISTRY,
+    Case,
+    Elementwise,
+    T,
+    broadcast_shapes,
+    cast_to,
+    composite,
+    op,
+    promote,
+    record,
+)
+
+Number = bool | int | float
+Operand = Expr | Number
+
+_KIND_NAMES = {
+    "bool": "Bool",
+    "uint8": "Byte",
+    "int8": "Char",
+    "int16": "Short",
+    "int32": "Int",
+    "int64": "Long",
+    "float32": "Float",
+    "float64": "Double",
+}
+
+
+def not_implemented(name: str, dtype: DType, instead: str) -> NotImplementedError:
+    """The error for operands of a dtype that the op does not take, in torch's words."""
+    return NotImplementedError(
+        f"\"{name}\" not implemented for '{_KIND_NAMES[dtype.name]}' (got {dtype!r}); {instead}"
+    )
+
+
+def common_dtype(*operands: Operand) -> DType:
+    """The dtype that the operands are promoted to."""
+    return promote(operands)
+
+
+def is_int(*operands: Operand) -> bool:
+    """Whether the operands promote to an integer type or bool."""
+    return promote(operands).category != 2
 
 
 class Binary(Elementwise):
-    """Two operands under broadcasting and promotion."""
+    """Two operands under broadcasting and promotion.
+
+    `parameters` are torch's names of the operands.
+    """
 
     arity = 2
+    parameters = ("input", "other")
     samples = (Case(T(2, 3), T(2, 3)), Case(T(4, 1), T(3)), Case(T(), T(5)), Case(T(0, 3), T(3)))
     errors = (Case(T(2), T(3), match="must match the size"),)
 
@@ -35,11 +82,32 @@ class Comparison(Binary):
     )
 
 
+def scaled(name: str, x: Operand, y: Operand, alpha: Operand) -> Operand:
+    """alpha * y in the dtype that x and y promote to."""
+    dtype = promote((x, y))
+    if isinstance(alpha, float) and dtype.category != 2:
+        raise RuntimeError(
+            f"{name}: For integral input tensors, argument alpha must not be a floating point number "
+            f"(got {alpha!r}); convert the tensors first"
+        )
+    if isinstance(y, Expr):
+        return mul(cast_to(y, dtype), alpha)  # type: ignore[no-any-return]
+    return y * alpha
+
+
 @op
 class add(Binary):
-    """Sum x + y."""
+    """Sum x + alpha * y."""
 
-    ref = np.add
+    def __call__(  # type: ignore[override]
+        self, input: Operand, other: Operand, *, alpha: Number = 1
+    ) -> Expr:
+        if alpha != 1:
+            other = scaled("add", input, other, alpha)
+        return Elementwise.__call__(self, input, other)  # type: ignore[arg-type]
+
+    def ref(x: Any, y: Any, *, alpha: Number = 1) -> Any:
+        return np.add(x, y if alpha == 1 else alpha * y)
 
     def sympy(sp: Any, x: Any, y: Any) -> Any:
         return x + y
@@ -53,9 +121,31 @@ class add(Binary):
 
 @op
 class sub(Binary):
-    """Difference x - y."""
+    """Difference x - alpha * y."""
 
-    ref = np.subtract
+    aliases = ("subtract",)
+    errors = (
+        Case(T(2), T(3), match="must match the size"),
+        Case(T(2, dtype="bool"), T(2, dtype="bool"), match="with two bool tensors is not supported"),
+    )
+
+    def __call__(  # type: ignore[override]
+        self, input: Operand, other: Operand, *, alpha: Number = 1
+    ) -> Expr:
+        if alpha != 1:
+            other = scaled("sub", input, other, alpha)
+        return Elementwise.__call__(self, input, other)  # type: ignore[arg-type]
+
+    def operand_dtype(self, common: DType) -> DType:
+        if common.category == 0:
+            raise RuntimeError(
+                "sub: Subtraction, the `-` operator, with two bool tensors is not supported (got "
+                "bool); use the `^` or `logical_xor()` operator instead"
+            )
+        return common
+
+    def ref(x: Any, y: Any, *, alpha: Number = 1) -> Any:
+        return np.subtract(x, y if alpha == 1 else alpha * y)
 
     def sympy(sp: Any, x: Any, y: Any) -> Any:
         return x - y
@@ -71,6 +161,7 @@ class sub(Binary):
 class mul(Binary):
     """Product x * y."""
 
+    aliases = ("multiply",)
     ref = np.multiply
 
     def sympy(sp: Any, x: Any, y: Any) -> Any:
@@ -85,15 +176,43 @@ class mul(Binary):
 
 @op
 class div(Binary):
-    """Quotient x / y; integers become the default float first."""
+    """Quotient x / y; integers become the default float first.
+
+    With a rounding mode the quotient is rounded, integers stay integers, and the derivative is 0.
+    """
 
     accepts = "float"
-    ref = np.divide
+    aliases = ("divide", "true_divide")
     cost = 6.0
+    errors = (
+        Case(T(2), T(3), match="must match the size"),
+        Case(T(2), T(2), rounding_mode="up", match="expected rounding_mode to be one of"),
+    )
+
+    def __call__(  # type: ignore[override]
+        self, input: Operand, other: Operand, *, rounding_mode: str | None = None
+    ) -> Expr:
+        if rounding_mode is None:
+            return Elementwise.__call__(self, input, other)  # type: ignore[arg-type]
+        if rounding_mode not in ("floor", "trunc"):
+            raise RuntimeError(
+                "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
+                f"{rounding_mode!r}"
+            )
+        rounded = "floor_divide" if rounding_mode == "floor" else "truncated_divide"
+        return REGISTRY[rounded](input, other)
+
+    def ref(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
+        if rounding_mode is None:
+            return np.divide(x, y)
+        return np.floor_divide(x, y) if rounding_mode == "floor" else np.trunc(np.divide(x, y))
+
     samples = (
         Case(T(2, 3), T(2, 3, lo=0.5, hi=2)),
         Case(T(4, 1), T(3, lo=-2, hi=-0.5)),
         Case(T(), T(5, lo=0.5, hi=2)),
+        Case(T(5), T(5, lo=0.5, hi=2), rounding_mode="floor", smooth=False),
+        Case(T(5), T(5, lo=0.5, hi=2), rounding_mode="trunc", smooth=False),
     )
 
     def sympy(sp: Any, x: Any, y: Any) -> Any:
@@ -111,7 +230,19 @@ class div(Binary):
 class neg(Elementwise):
     """Negation -x."""
 
+    aliases = ("negative",)
+    parameters = ("input",)
+    samples = (Case(T(2, 3)), Case(T()), Case(T(0)), Case(T(3, dtype="int")))
+    errors = (Case(T(2, dtype="bool"), match="on a bool tensor is not supported"),)
     ref = np.negative
+
+    def operand_dtype(self, common: DType) -> DType:
+        if common.category == 0:
+            raise RuntimeError(
+                "neg: Negation, the `-` operator, on a bool tensor is not supported (got bool); "
+                "use the `~` or `logical_not()` operator instead"
+            )
+        return common
 
     def sympy(sp: Any, x: Any) -> Any:
         return -x
@@ -127,9 +258,15 @@ class neg(Elementwise):
 class cast(Elementwise):
     """Conversion to another dtype; the derivative is converted back."""
 
+    public = False
     attributes = ("dtype",)
     linear = "joint"
-    samples = (Case(T(3, 2), dtype="float64"), Case(T(3), dtype="float32"))
+    samples = (
+        Case(T(3, 2), dtype=dtypes.float64),
+        Case(T(3), dtype=dtypes.float32, smooth=False),
+        Case(T(4, lo=-9, hi=9), dtype=dtypes.int64),
+        Case(T(4, dtype="bool"), dtype=dtypes.float32),
+    )
 
     def __call__(self, x: Any, *, dtype: DType) -> Expr:  # type: ignore[override]
         return record(self, (x,), (dtype,), x.shape, dtype)  # type: ignore[arg-type]
@@ -155,10 +292,20 @@ class keep(Elementwise):
     (`symgrad.calculus.reverse`), so a branch not taken never contributes 0·inf.
     """
 
+    public = False
     arity = 2
     conditions = 1
     linear = "joint"
     samples = (Case(T(4, dtype="bool"), T(4)), Case(T(4, dtype="bool"), T(2, 4)))
+
+    def __call__(self, condition: Expr, x: Expr) -> Expr:  # type: ignore[override]
+        # Rules take a selection apart and move its two parts alike, so both have its shape.
+        if condition.shape != x.shape:
+            shape = broadcast_shapes("keep", (condition.shape, x.shape))
+            expand = REGISTRY["expand"]
+            condition = condition if condition.shape == shape else expand(condition, shape)
+            x = x if x.shape == shape else expand(x, shape)
+        return Elementwise.__call__(self, condition, x)  # type: ignore[arg-type]
 
     def ref(condition: np.ndarray, x: np.ndarray) -> Any:
         return np.where(condition, x, np.zeros_like(x))
@@ -184,7 +331,18 @@ class where(Elementwise):
         Case(T(4, dtype="bool"), T(2, 1), T()),
         Case(T(0, dtype="bool"), T(0), T(0)),
     )
+    errors = (Case(T(2), T(2), T(2), match="where expected condition to be a boolean tensor"),)
+    parameters = ("condition", "input", "other")
     ref = np.where
+
+    def operands(self, args: Any) -> tuple[Expr, ...]:
+        condition = args[0]
+        if isinstance(condition, Expr) and condition.dtype.name not in ("bool", "uint8"):
+            raise RuntimeError(
+                "where expected condition to be a boolean tensor, but got a tensor with dtype "
+                f"{condition.dtype!r}; compare it with something"
+            )
+        return Elementwise.operands(self, args)  # type: ignore[arg-type]
 
     def sympy(sp: Any, condition: Any, x: Any, y: Any) -> Any:
         return sp.Piecewise((x, condition), (y, True))
@@ -214,6 +372,7 @@ class eq(Comparison):
 class ne(Comparison):
     """Whether x != y; true for NaN against anything."""
 
+    aliases = ("not_equal",)
     nodiff = "piecewise constant"
     ref = np.not_equal
 
@@ -228,6 +387,7 @@ class ne(Comparison):
 class lt(Comparison):
     """Whether x < y."""
 
+    aliases = ("less",)
     nodiff = "piecewise constant"
     ref = np.less
 
@@ -242,6 +402,7 @@ class lt(Comparison):
 class le(Comparison):
     """Whether x <= y."""
 
+    aliases = ("less_equal",)
     nodiff = "piecewise constant"
     ref = np.less_equal
 
@@ -256,6 +417,7 @@ class le(Comparison):
 class gt(Comparison):
     """Whether x > y."""
 
+    aliases = ("greater",)
     nodiff = "piecewise constant"
     ref = np.greater
 
@@ -270,6 +432,7 @@ class gt(Comparison):
 class ge(Comparison):
     """Whether x >= y."""
 
+    aliases = ("greater_equal",)
     nodiff = "piecewise constant"
     ref = np.greater_equal
 
@@ -280,12 +443,22 @@ class ge(Comparison):
         return b.compare("ge", x, y)
 
 
-@op
-class logical_and(Binary):
-    """Whether both operands are true."""
+class Logical(Binary):
+    """Truth of two operands of any dtype."""
 
     accepts = "bool"
     gives = "bool"
+    samples = (
+        Case(T(2, 3, dtype="bool"), T(2, 3, dtype="bool")),
+        Case(T(4, 1, lo=-1, hi=1, dtype="int"), T(3, dtype="bool")),
+        Case(T(), T(5)),
+    )
+
+
+@op
+class logical_and(Logical):
+    """Whether both operands are true."""
+
     nodiff = "piecewise constant"
     ref = np.logical_and
 
@@ -297,11 +470,9 @@ class logical_and(Binary):
 
 
 @op
-class logical_or(Binary):
+class logical_or(Logical):
     """Whether at least one operand is true."""
 
-    accepts = "bool"
-    gives = "bool"
     nodiff = "piecewise constant"
     ref = np.logical_or
 
@@ -313,11 +484,9 @@ class logical_or(Binary):
 
 
 @op
-class logical_xor(Binary):
+class logical_xor(Logical):
     """Whether exactly one operand is true."""
 
-    accepts = "bool"
-    gives = "bool"
     nodiff = "piecewise constant"
     ref = np.logical_xor
 
@@ -332,6 +501,8 @@ class logical_xor(Binary):
 class logical_not(Elementwise):
     """Whether the operand is false."""
 
+    parameters = ("input",)
+    samples = (Case(T(2, 3, dtype="bool")), Case(T(4, lo=-1, hi=1, dtype="int")), Case(T(0)))
     accepts = "bool"
     gives = "bool"
     nodiff = "piecewise constant"
@@ -342,3 +513,78 @@ class logical_not(Elementwise):
 
     def lower(b: Any, x: Any) -> Any:
         return b.bit_not(x)
+
+
+def _ref_rsub(x: Any, other: Any, *, alpha: Number = 1) -> Any:
+    return np.subtract(other, alpha * np.asarray(x))
+
+
+@composite(ref=_ref_rsub, samples=(Case(T(2, 3), T(3)), Case(T(3), 2.5, alpha=0.5)))
+def rsub(input: Expr, other: Operand, *, alpha: Number = 1) -> Expr:
+    """other - alpha * x."""
+    return sub(other, input, alpha=alpha)  # type: ignore[no-any-return]
+
+
+@composite(ref=np.positive, samples=(Case(T(2, 3)), Case(T(3, dtype="int"))))
+def positive(input: Expr) -> Expr:
+    """The operand itself; bool is refused."""
+    if input.dtype.category == 0:
+        raise RuntimeError(
+            "positive: The `+` operator, on a bool tensor is not supported (got bool); "
+            "convert with .to(symgrad.int64)"
+        )
+    return input
+
+
+def _ref_reciprocal(x: np.ndarray) -> Any:
+    return np.divide(1.0, x)
+
+
+@composite(ref=_ref_reciprocal, samples=(Case(T(2, 3, lo=0.5, hi=2)), Case(T(lo=0.5, hi=2))))
+def reciprocal(input: Expr) -> Expr:
+    """1 / x."""
+    return div(1.0, input)  # type: ignore[no-any-return]
+
+
+def _ref_addcmul(x: Any, tensor1: Any, tensor2: Any, *, value: Number = 1) -> Any:
+    return x + value * tensor1 * tensor2
+
+
+@composite(
+    ref=_ref_addcmul,
+    samples=(Case(T(2, 3), T(2, 3), T(2, 3)), Case(T(2, 3), T(3), T(2, 1), value=0.5)),
+)
+def addcmul(input: Expr, tensor1: Expr, tensor2: Expr, *, value: Number = 1) -> Expr:
+    """x + value * tensor1 * tensor2."""
+    product = mul(tensor1, tensor2)
+    return add(input, product if value == 1 else mul(product, value))  # type: ignore[no-any-return]
+
+
+def _ref_addcdiv(x: Any, tensor1: Any, tensor2: Any, *, value: Number = 1) -> Any:
+    return x + value * tensor1 / tensor2
+
+
+@composite(
+    ref=_ref_addcdiv,
+    samples=(
+        Case(T(2, 3), T(2, 3), T(2, 3, lo=0.5, hi=2)),
+        Case(T(2, 3), T(3), T(2, 1, lo=0.5, hi=2), value=0.5),
+    ),
+    errors=(
+        Case(
+            T(2, dtype="int"),
+            T(2, dtype="int"),
+            T(2, dtype="int"),
+            match="Integer division with addcdiv is no longer supported",
+        ),
+    ),
+)
+def addcdiv(input: Expr, tensor1: Expr, tensor2: Expr, *, value: Number = 1) -> Expr:
+    """x + value * tensor1 / tensor2."""
+    if is_int(tensor1, tensor2):
+        raise RuntimeError(
+            "addcdiv: Integer division with addcdiv is no longer supported (got "
+            f"{tensor1.dtype!r} and {tensor2.dtype!r}); convert one operand to a floating type"
+        )
+    top = tensor1 if value == 1 else mul(tensor1, value)
+    return add(input, div(top, tensor2))  # type: ignore[no-any-return]
