@@ -6,7 +6,7 @@ which can be read as formulas, and are compiled to fused vector kernels when a v
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from symgrad import dtypes as _dtypes
 from symgrad import interface as _interface
@@ -24,29 +24,38 @@ from symgrad.dtypes import (
     uint8,
 )
 from symgrad.dtypes import DType as dtype
-from symgrad.dtypes import bool_ as bool  # noqa: A004
-from symgrad.dtypes import float32 as float  # noqa: A004
+from symgrad.dtypes import bool_ as bool
+from symgrad.dtypes import float32 as float
 from symgrad.dtypes import float64 as double
-from symgrad.dtypes import int32 as int  # noqa: A004
+from symgrad.dtypes import int32 as int
 from symgrad.dtypes import int64 as long
 from symgrad.tensor import Size, Tensor
 
 _interface.attach()
 
-from symgrad.creation import *  # noqa: E402, F403
-from symgrad import autograd  # noqa: E402
-from symgrad.autograd import (  # noqa: E402
+from symgrad.creation import *
+from symgrad import autograd
+from symgrad.autograd import (
     enable_grad,
     inference_mode,
     is_grad_enabled,
     no_grad,
     set_grad_enabled,
 )
-from symgrad.compiled import compile  # noqa: A004, E402
-from symgrad import linalg, nn, special  # noqa: E402
-from symgrad.reading import export_c, lambdify, to_latex, to_sympy  # noqa: E402
+from symgrad.compiled import compile as compile
+from symgrad import linalg, nn, special
+from symgrad.reading import export_c as export_c
+from symgrad.reading import lambdify as lambdify
+from symgrad.reading import to_latex as to_latex
+from symgrad.reading import to_sympy as to_sympy
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        """The functions made from the op registry."""
+
 
 _functions = _interface.FUNCTIONS
 globals().update({k: v for k, v in _functions.items() if k not in globals() and not k.startswith("linalg_")})

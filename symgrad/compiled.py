@@ -304,7 +304,7 @@ class Compiled:
         return self._latest().recipe.program.asm()
 
 
-def compile(function: Callable[..., Any] | None = None) -> Any:  # noqa: A001
+def compile(function: Callable[..., Any] | None = None) -> Any:
     """Compile a function of tensors, arrays and numbers.
 
     Parameters
@@ -334,8 +334,8 @@ def compile(function: Callable[..., Any] | None = None) -> Any:  # noqa: A001
     """
     if function is None:
         return compile
-    from symgrad.codegen.entry_class import native_class
     from symgrad.codegen.bind import bind_fallback
+    from symgrad.codegen.entry_class import native_class
 
     made = native_class(Compiled)(function)
     bind_fallback(made, made._dispatch)

@@ -160,9 +160,7 @@ def result_type(
     for lower in (zero_dimensional, number):
         if lower is None:
             continue
-        if result is None:
-            result = lower
-        elif lower.category > result.category:
+        if result is None or lower.category > result.category:
             result = lower
     if result is None:
         raise TypeError("result_type: needs at least one operand")

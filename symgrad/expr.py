@@ -95,7 +95,7 @@ class Expr:
         self.dtype = dtype
         self.requires_grad = requires_grad
         self.value = value
-        self.meta = None
+        self.meta: Any = None
         self.serial = next(_serial)
 
     @property

@@ -274,7 +274,6 @@ def attach() -> None:
     for word, name in {"neg": "neg", "abs": "abs", "invert": "bitwise_not", "pos": "positive"}.items():
         if name in table:
             setattr(Tensor, f"__{word}__", FUNCTIONS[name])
-    Tensor.__hash__ = lambda self: id(self)  # type: ignore[method-assign]
     Tensor.__getitem__ = getitem  # type: ignore[method-assign]
     Tensor.__setitem__ = setitem  # type: ignore[attr-defined]
     for name, method in _METHODS.items():

@@ -17,7 +17,7 @@ from symgrad.interface import FUNCTIONS
 _PREFIX = "linalg_"
 _NAMES = {name.removeprefix(_PREFIX): f for name, f in FUNCTIONS.items() if name.startswith(_PREFIX)}
 
-__all__ = ["LinAlgError", *sorted(_NAMES)]
+__all__ = ["LinAlgError", *sorted(_NAMES)]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:

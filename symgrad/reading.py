@@ -15,7 +15,7 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.calculus import pullback
 from symgrad.calculus.known import expanded
-from symgrad.compiled import Compiled, compile
+from symgrad.compiled import compile
 from symgrad.expr import Expr
 from symgrad.op import constant, grad_mode, input_node
 from symgrad.tensor import Tensor, names_of
@@ -49,7 +49,7 @@ def formula(self: Tensor, names: Names | None = None) -> str:
     >>> import symgrad as sg
     >>> x = sg.tensor(3., requires_grad=True, name="x")
     >>> (x * x + sg.sin(x)).formula()
-    'x^2 + sin(x)'
+    'x**2 + sin(x)'
     """
     from symgrad.formula import text
 
@@ -89,7 +89,7 @@ def to_sympy(t: Tensor, names: Names | None = None, cse: bool = False) -> Any:
     return converted(_node(t), _names(names), cse)
 
 
-def lambdify(arguments: Sequence[Any], expressions: Any) -> Callable[..., Any]:
+def lambdify(arguments: Sequence[Any], expressions: Any) -> Any:
     """A compiled function of SymPy expressions, like `sympy.lambdify`.
 
     Parameters
@@ -120,8 +120,7 @@ def lambdify(arguments: Sequence[Any], expressions: Any) -> Callable[..., Any]:
         return _mapped(expressions, lambda e: _spread(from_sympy(e, table), shape))
 
     function.__name__ = "lambdified"
-    compiled: Compiled = compile(function)
-    return compiled
+    return compile(function)
 
 
 def _mapped(tree: Any, function: Callable[[Any], Any]) -> Any:

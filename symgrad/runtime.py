@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from symgrad.calculus import pullback
 from symgrad.errors import TracedValueError
 from symgrad.expr import Expr, ancestors
 from symgrad.op import CONSTANT, DERIVED, INPUT, STATE, interning, set_look
-from symgrad.calculus import pullback
-from symgrad.schedule.canonical import Node, canonical
+from symgrad.schedule.canonical import canonical
 from symgrad.schedule.program import schedule
 
 if TYPE_CHECKING:

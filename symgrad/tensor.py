@@ -133,6 +133,8 @@ class Tensor:
 
     # Attached by symgrad.interface and symgrad.autograd; declared for type checkers.
     backward: Callable[..., None]
+    grad_fn: Any
+    __setitem__: Callable[..., None]
     register_hook: Callable[..., Any]
     retain_grad: Callable[[], None]
 

@@ -13,7 +13,6 @@ is a single native call. Start reading at `Program`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 

@@ -137,9 +137,8 @@ class Layout:
         first = self.order[0]
         size = nest.sizes[first]
         reducing = self.mode in ("inner", "outer")
-        if reducing and first == nest.axis or (
-            reducing and size < 4 * self.width and nest.sizes[nest.axis] > 8 * UNIT
-        ):
+        narrow = size < 4 * self.width and nest.sizes[nest.axis] > 8 * UNIT
+        if reducing and (first == nest.axis or narrow):
             units = -(-nest.sizes[nest.axis] // UNIT)
             self.split = wanted > 1 and units > 1
             if self.split:
@@ -223,8 +222,8 @@ class Layout:
                 part += (self._form(number, inst.offset),)
             elif inst.kind == "inside":
                 tests = []
-                for place, (form, size) in enumerate(inst.bounds):
-                    tests.append(self._form((number, place), form))
+                for place, (test, size) in enumerate(inst.bounds):
+                    tests.append(self._form((number, place), test))
                     self.parameter((number, place, "bound"), size)
                 part += tuple(tests)
             parts.append(part)

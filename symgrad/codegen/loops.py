@@ -128,7 +128,7 @@ class LoopEmitter:
         scalar, level = self.scalar_offset(what, form)
         width = self.width
         parts: list[Val] = []
-        for v, k in form.terms:
+        for v, _ in form.terms:
             if v == self.layout.vector:
                 level = max(level, self.depth_of[v])
             elif v < 0:

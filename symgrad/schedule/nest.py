@@ -407,7 +407,7 @@ def flat_readable(node: Node, loaded: Callable[[Node], bool], memo: dict[int, bo
         if n.number in memo:
             stack.pop()
             continue
-        if n.input >= 0 or loaded(n) or n.op is CONSTANT or n.size == 1 and not n.args:
+        if n.input >= 0 or loaded(n) or n.op is CONSTANT or (n.size == 1 and not n.args):
             memo[n.number] = True
             continue
         parts: tuple[Node, ...] = ()
