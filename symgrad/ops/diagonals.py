@@ -51,10 +51,10 @@ def _rows_and_columns(name: str, x: Expr) -> tuple[Expr, Expr]:
     samples=(Case(T(3, 4)), Case(T(2, 3, 3), 1), Case(T(3, 2), -1)),
     errors=(Case(T(3), match="must have at least 2 dimensions"),),
 )
-def tril(x: Expr, diagonal: int = 0) -> Expr:
+def tril(input: Expr, diagonal: int = 0) -> Expr:
     """The lower triangle of matrices: zeros above the given diagonal."""
-    row, column = _rows_and_columns("tril", x)
-    return keep(column <= row + diagonal, x)  # type: ignore[no-any-return]
+    row, column = _rows_and_columns("tril", input)
+    return keep(column <= row + diagonal, input)  # type: ignore[no-any-return]
 
 
 @composite(
@@ -62,10 +62,10 @@ def tril(x: Expr, diagonal: int = 0) -> Expr:
     samples=(Case(T(3, 4)), Case(T(2, 3, 3), 1), Case(T(3, 2), -1)),
     errors=(Case(T(3), match="must have at least 2 dimensions"),),
 )
-def triu(x: Expr, diagonal: int = 0) -> Expr:
+def triu(input: Expr, diagonal: int = 0) -> Expr:
     """The upper triangle of matrices: zeros below the given diagonal."""
-    row, column = _rows_and_columns("triu", x)
-    return keep(column >= row + diagonal, x)  # type: ignore[no-any-return]
+    row, column = _rows_and_columns("triu", input)
+    return keep(column >= row + diagonal, input)  # type: ignore[no-any-return]
 
 
 def _triangle(name: str, places: Any, row: int, col: int) -> np.ndarray:
@@ -112,20 +112,20 @@ def _ref_diag_embed(x: np.ndarray, offset: int = 0, dim1: int = -2, dim2: int = 
         Case(T(), match="cannot be applied to a 0-dim tensor|at least 1"),
     ),
 )
-def diag_embed(x: Expr, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Expr:
-    """Zeros with the last axis of `x` on a diagonal of two new axes."""
-    if x.ndim == 0:
+def diag_embed(input: Expr, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Expr:
+    """Zeros with the last axis of `input` on a diagonal of two new axes."""
+    if input.ndim == 0:
         raise RuntimeError("diag_embed: cannot be applied to a 0-dim tensor; needs at least 1 dimension")
-    a, c = wrap_dim("diag_embed", dim1, x.ndim + 1), wrap_dim("diag_embed", dim2, x.ndim + 1)
+    a, c = wrap_dim("diag_embed", dim1, input.ndim + 1), wrap_dim("diag_embed", dim2, input.ndim + 1)
     if a == c:
         raise RuntimeError(
             f"diag_embed: diagonal dimensions cannot be identical {dim1}, {dim2}"
         )
-    n = x.shape[-1] + abs(offset)
-    shape = list(x.shape[:-1])
+    n = input.shape[-1] + abs(offset)
+    shape = list(input.shape[:-1])
     for d in sorted((a, c)):
         shape.insert(d, n)
-    return diagonal_embed(x, tuple(shape), offset, a, c)
+    return diagonal_embed(input, tuple(shape), offset, a, c)
 
 
 @composite(
@@ -133,13 +133,13 @@ def diag_embed(x: Expr, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Expr
     samples=(Case(T(3)), Case(T(2), 1), Case(T(3, 4)), Case(T(3, 4), -1)),
     errors=(Case(T(2, 2, 2), match="Supports 1D or 2D tensors"),),
 )
-def diag(x: Expr, diagonal: int = 0) -> Expr:
+def diag(input: Expr, diagonal: int = 0) -> Expr:
     """A matrix with a vector on its diagonal, or the diagonal of a matrix."""
-    if x.ndim == 1:
-        return diag_embed(x, diagonal)  # type: ignore[no-any-return]
-    if x.ndim == 2:
-        return _diagonal_of(x, diagonal)
-    raise RuntimeError(f"diag: Supports 1D or 2D tensors. Got {x.ndim}D; use diagonal or diag_embed")
+    if input.ndim == 1:
+        return diag_embed(input, diagonal)  # type: ignore[no-any-return]
+    if input.ndim == 2:
+        return _diagonal_of(input, diagonal)
+    raise RuntimeError(f"diag: Supports 1D or 2D tensors. Got {input.ndim}D; use diagonal or diag_embed")
 
 
 def _diagonal_of(x: Expr, offset: int) -> Expr:
@@ -147,6 +147,6 @@ def _diagonal_of(x: Expr, offset: int) -> Expr:
 
 
 @composite(ref=np.diagflat, samples=(Case(T(3)), Case(T(2, 2), 1), Case(T())))
-def diagflat(x: Expr, offset: int = 0) -> Expr:
-    """A matrix with all elements of `x` on its diagonal."""
-    return diag_embed(reshape(x, (x.size,)), offset)  # type: ignore[no-any-return]
+def diagflat(input: Expr, offset: int = 0) -> Expr:
+    """A matrix with all elements of `input` on its diagonal."""
+    return diag_embed(reshape(input, (input.size,)), offset)  # type: ignore[no-any-return]

@@ -19,7 +19,7 @@ from symgrad.expr import Expr
 from symgrad.op import broadcast_shapes, cast_to, constant, value_of
 from symgrad.ops.arithmetic import keep, where
 from symgrad.ops.movement import embed, expand, full, narrow_step, permute, reshape
-from symgrad.ops.positions import bounded_positions, known, put, read
+from symgrad.ops.positions import bounded_positions, known, put_last, read
 
 _KINDS = "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices"
 
@@ -348,7 +348,7 @@ def setitem(x: Expr, key: Any, value: Any) -> Expr:
     block = _block_order(count + moved.ndim - len(axes), count, at)
     front = positions[0].shape + moved.shape[len(axes) :]
     fitted = _fitted("setitem", value, x.dtype, tuple(front[d] for d in block), False)
-    written = put(moved, positions, permute(fitted, _inverse(block)))
+    written = put_last(moved, positions, permute(fitted, _inverse(block)))
     return selection.replace(x, permute(written, _inverse(order)))
 
 

@@ -176,21 +176,21 @@ def _ref_roll(x: np.ndarray, shifts: Any, dims: Any = None) -> Any:
     samples=(Case(T(5), 2), Case(T(2, 3), 1), Case(T(2, 3), -1, 1), Case(T(2, 3), (1, 2), (0, 1)), Case(T(0), 1)),
     errors=(Case(T(3), (1, 2), (0,), match="shifts and dimensions must align"),),
 )
-def roll(x: Expr, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Expr:
+def roll(input: Expr, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Expr:
     """Elements shifted along axes, those that leave come back at the other end."""
     by = [shifts] if isinstance(shifts, int) else list(shifts)
     if dims is None or dims == ():
         if len(by) != 1:
             raise RuntimeError("roll: shifts and dimensions must align; give one dim per shift")
-        return reshape(_rolled(reshape(x, (x.size,)), by[0], 0), x.shape)  # type: ignore[no-any-return]
+        return reshape(_rolled(reshape(input, (input.size,)), by[0], 0), input.shape)  # type: ignore[no-any-return]
     axes = [dims] if isinstance(dims, int) else list(dims)
     if len(axes) != len(by):
         raise RuntimeError(
             f"roll: shifts and dimensions must align. shifts: {len(by)}, dims: {len(axes)}"
         )
-    result = x
+    result = input
     for shift, d in zip(by, axes, strict=True):
-        result = _rolled(result, shift, wrap_dim("roll", d, x.ndim))
+        result = _rolled(result, shift, wrap_dim("roll", d, input.ndim))
     return result
 
 
@@ -236,10 +236,10 @@ def _ref_split(x: np.ndarray, split_size_or_sections: Any, dim: int = 0) -> Any:
         Case(T(), 1, match="at least a 1-dimensional tensor"),
     ),
 )
-def split(x: Expr, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Expr, ...]:
+def split(input: Expr, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Expr, ...]:
     """Consecutive parts of a given size (the last may be smaller), or of given sizes."""
-    at = _at("split", x, dim)
-    size = x.shape[at]
+    at = _at("split", input, dim)
+    size = input.shape[at]
     if isinstance(split_size_or_sections, int):
         step = split_size_or_sections
         if step < 0 or (step == 0 and size):
@@ -253,7 +253,7 @@ def split(x: Expr, split_size_or_sections: int | Sequence[int], dim: int = 0) ->
                 f"split: split_with_sizes expects split_sizes to sum exactly to {size} (input tensor's "
                 f"size at dimension {at}), but got split_sizes={sizes}"
             )
-    return _pieces(x, at, sizes)
+    return _pieces(input, at, sizes)
 
 
 @composite(
@@ -261,15 +261,15 @@ def split(x: Expr, split_size_or_sections: int | Sequence[int], dim: int = 0) ->
     samples=(Case(T(5), 3), Case(T(2, 6), 4, 1), Case(T(2), 5)),
     errors=(Case(T(5), 0, match="chunk expects `chunks` to be greater than 0"),),
 )
-def chunk(x: Expr, chunks: int, dim: int = 0) -> tuple[Expr, ...]:
+def chunk(input: Expr, chunks: int, dim: int = 0) -> tuple[Expr, ...]:
     """At most `chunks` consecutive parts of equal size, but for the last."""
-    at = _at("chunk", x, dim)
+    at = _at("chunk", input, dim)
     if chunks <= 0:
         raise RuntimeError(f"chunk: chunk expects `chunks` to be greater than 0, got: {chunks}")
-    size = x.shape[at]
+    size = input.shape[at]
     if size == 0:
-        return _pieces(x, at, [0] * chunks)
-    return split(x, -(-size // chunks), at)  # type: ignore[no-any-return]
+        return _pieces(input, at, [0] * chunks)
+    return split(input, -(-size // chunks), at)  # type: ignore[no-any-return]
 
 
 def _ref_tensor_split(x: np.ndarray, indices_or_sections: Any, dim: int = 0) -> Any:
@@ -302,27 +302,27 @@ def _tensor_split(name: str, x: Expr, indices_or_sections: Any, dim: int) -> tup
     samples=(Case(T(7), 3), Case(T(2, 5), (1, 3), 1), Case(T(4), (2, 1))),
     errors=(Case(T(4), 0, match="number of sections must be larger than 0"),),
 )
-def tensor_split(x: Expr, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Expr, ...]:
+def tensor_split(input: Expr, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Expr, ...]:
     """Parts of nearly equal size, or parts between given positions."""
-    return _tensor_split("tensor_split", x, indices_or_sections, dim)
+    return _tensor_split("tensor_split", input, indices_or_sections, dim)
 
 
 @composite(ref=np.hsplit, samples=(Case(T(4), 2), Case(T(2, 4), (1, 3))))
-def hsplit(x: Expr, indices_or_sections: int | Sequence[int]) -> tuple[Expr, ...]:
+def hsplit(input: Expr, indices_or_sections: int | Sequence[int]) -> tuple[Expr, ...]:
     """Parts along the second axis; of a vector, along its only one."""
-    return _even("hsplit", x, indices_or_sections, 0 if x.ndim == 1 else 1)
+    return _even("hsplit", input, indices_or_sections, 0 if input.ndim == 1 else 1)
 
 
 @composite(ref=np.vsplit, samples=(Case(T(4, 2), 2), Case(T(4, 2), (1, 3))))
-def vsplit(x: Expr, indices_or_sections: int | Sequence[int]) -> tuple[Expr, ...]:
+def vsplit(input: Expr, indices_or_sections: int | Sequence[int]) -> tuple[Expr, ...]:
     """Parts along the first axis."""
-    return _even("vsplit", x, indices_or_sections, 0)
+    return _even("vsplit", input, indices_or_sections, 0)
 
 
 @composite(ref=np.dsplit, samples=(Case(T(2, 2, 4), 2),))
-def dsplit(x: Expr, indices_or_sections: int | Sequence[int]) -> tuple[Expr, ...]:
+def dsplit(input: Expr, indices_or_sections: int | Sequence[int]) -> tuple[Expr, ...]:
     """Parts along the third axis."""
-    return _even("dsplit", x, indices_or_sections, 2)
+    return _even("dsplit", input, indices_or_sections, 2)
 
 
 def _even(name: str, x: Expr, given: Any, dim: int) -> tuple[Expr, ...]:
@@ -342,12 +342,12 @@ def _even(name: str, x: Expr, given: Any, dim: int) -> tuple[Expr, ...]:
     samples=(Case(T(3, 2)), Case(T(2, 3), -1)),
     errors=(Case(T(), match="Dimension specified as 0 but tensor has no dimensions", error=IndexError),),
 )
-def unbind(x: Expr, dim: int = 0) -> tuple[Expr, ...]:
+def unbind(input: Expr, dim: int = 0) -> tuple[Expr, ...]:
     """The slices along an axis, which is dropped."""
-    if x.ndim == 0:
+    if input.ndim == 0:
         raise IndexError("unbind: Dimension specified as 0 but tensor has no dimensions")
-    at = wrap_dim("unbind", dim, x.ndim)
-    return tuple(select(x, at, k) for k in range(x.shape[at]))
+    at = wrap_dim("unbind", dim, input.ndim)
+    return tuple(select(input, at, k) for k in range(input.shape[at]))
 
 
 # -- grids ------------------------------------------------------------------------------

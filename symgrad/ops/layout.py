@@ -50,9 +50,9 @@ def moved_axis(x: Expr, source: int, destination: int) -> Expr:
     samples=(Case(T(2, 6), (3, 4)), Case(T(4), (2, -1))),
     errors=(Case(T(2, 3), (4,), match="is invalid for input of size 6"),),
 )
-def view(x: Expr, *shape: Any) -> Expr:
+def view(input: Expr, *shape: Any) -> Expr:
     """The same elements under another shape; never refuses for strides, since it is `reshape`."""
-    return reshape(x, *shape)  # type: ignore[no-any-return]
+    return reshape(input, *shape)  # type: ignore[no-any-return]
 
 
 @composite(
@@ -60,9 +60,9 @@ def view(x: Expr, *shape: Any) -> Expr:
     samples=(Case(T(2, 6), T(3, 4)),),
     aliases=("reshape_as",),
 )
-def view_as(x: Expr, other: Expr) -> Expr:
+def view_as(input: Expr, other: Expr) -> Expr:
     """The same elements in the shape of another tensor."""
-    return reshape(x, other.shape)  # type: ignore[no-any-return]
+    return reshape(input, other.shape)  # type: ignore[no-any-return]
 
 
 def _ref_flatten(x: np.ndarray, start_dim: int = 0, end_dim: int = -1) -> Any:
@@ -77,15 +77,15 @@ def _ref_flatten(x: np.ndarray, start_dim: int = 0, end_dim: int = -1) -> Any:
     samples=(Case(T(2, 3, 4)), Case(T(2, 3, 4), 1), Case(T(2, 3, 4), 0, 1), Case(T()), Case(T(0, 3))),
     errors=(Case(T(2, 3), 1, 0, match="start_dim cannot come after end_dim"),),
 )
-def flatten(x: Expr, start_dim: int = 0, end_dim: int = -1) -> Expr:
+def flatten(input: Expr, start_dim: int = 0, end_dim: int = -1) -> Expr:
     """The axes from `start_dim` to `end_dim` merged into one."""
-    first, last = wrap_dim("flatten", start_dim, x.ndim), wrap_dim("flatten", end_dim, x.ndim)
+    first, last = wrap_dim("flatten", start_dim, input.ndim), wrap_dim("flatten", end_dim, input.ndim)
     if first > last:
         raise RuntimeError(f"flatten: start_dim cannot come after end_dim (got {start_dim}, {end_dim})")
     total = 1
-    for s in x.shape[first : last + 1]:
+    for s in input.shape[first : last + 1]:
         total *= s
-    return reshape(x, (*x.shape[:first], total, *x.shape[last + 1 :]))  # type: ignore[no-any-return]
+    return reshape(input, (*input.shape[:first], total, *input.shape[last + 1 :]))  # type: ignore[no-any-return]
 
 
 @composite(
@@ -95,27 +95,27 @@ def flatten(x: Expr, start_dim: int = 0, end_dim: int = -1) -> Expr:
     samples=(Case(T(6, 2), 0, (2, 3)), Case(T(2, 8), -1, (2, 4))),
     errors=(Case(T(6), 0, (4, 2), match="don't multiply up to the size of dim 0"),),
 )
-def unflatten(x: Expr, dim: int, sizes: Sequence[int]) -> Expr:
+def unflatten(input: Expr, dim: int, sizes: Sequence[int]) -> Expr:
     """One axis split into several; one size may be -1."""
-    at = wrap_dim("unflatten", dim, x.ndim)
+    at = wrap_dim("unflatten", dim, input.ndim)
     parts = list(shape_of((tuple(sizes),)))
     known = 1
     for s in parts:
         known *= s if s != -1 else 1
-    fits = known == x.shape[at] if -1 not in parts else known and x.shape[at] % known == 0
+    fits = known == input.shape[at] if -1 not in parts else known and input.shape[at] % known == 0
     if not fits:
         raise RuntimeError(
             f"unflatten: Provided sizes {parts} don't multiply up to the size of dim {at} "
-            f"({x.shape[at]}) in the input tensor"
+            f"({input.shape[at]}) in the input tensor"
         )
-    parts = [x.shape[at] // known if s == -1 else s for s in parts]
-    return reshape(x, (*x.shape[:at], *parts, *x.shape[at + 1 :]))  # type: ignore[no-any-return]
+    parts = [input.shape[at] // known if s == -1 else s for s in parts]
+    return reshape(input, (*input.shape[:at], *parts, *input.shape[at + 1 :]))  # type: ignore[no-any-return]
 
 
 @composite(ref=np.ravel, samples=(Case(T(2, 3)), Case(T())))
-def ravel(x: Expr) -> Expr:
+def ravel(input: Expr) -> Expr:
     """All elements along one axis, in row-major order."""
-    return reshape(x, (x.size,))  # type: ignore[no-any-return]
+    return reshape(input, (input.size,))  # type: ignore[no-any-return]
 
 
 def _ref_squeeze(x: np.ndarray, dim: Any = None) -> Any:
@@ -130,13 +130,13 @@ def _ref_squeeze(x: np.ndarray, dim: Any = None) -> Any:
     samples=(Case(T(1, 3, 1)), Case(T(1, 3, 1), 0), Case(T(1, 3, 1), (0, -1)), Case(T(2, 3), 0), Case(T(), 0)),
     errors=(Case(T(1), 1, match="Dimension out of range", error=IndexError),),
 )
-def squeeze(x: Expr, dim: int | Sequence[int] | None = None) -> Expr:
+def squeeze(input: Expr, dim: int | Sequence[int] | None = None) -> Expr:
     """Axes of size 1 removed: all, or those named; a named axis of another size stays."""
     if dim is None:
-        return reshape(x, tuple(s for s in x.shape if s != 1))  # type: ignore[no-any-return]
+        return reshape(input, tuple(s for s in input.shape if s != 1))  # type: ignore[no-any-return]
     named = [dim] if isinstance(dim, int) else list(dim)
-    dims = {wrap_dim("squeeze", d, x.ndim) for d in named}
-    return reshape(x, tuple(s for d, s in enumerate(x.shape) if d not in dims or s != 1))  # type: ignore[no-any-return]
+    dims = {wrap_dim("squeeze", d, input.ndim) for d in named}
+    return reshape(input, tuple(s for d, s in enumerate(input.shape) if d not in dims or s != 1))  # type: ignore[no-any-return]
 
 
 @composite(
@@ -144,10 +144,10 @@ def squeeze(x: Expr, dim: int | Sequence[int] | None = None) -> Expr:
     samples=(Case(T(2, 3), 0), Case(T(2, 3), -1), Case(T(), 0)),
     errors=(Case(T(2), 2, match="Dimension out of range", error=IndexError),),
 )
-def unsqueeze(x: Expr, dim: int) -> Expr:
+def unsqueeze(input: Expr, dim: int) -> Expr:
     """An axis of size 1 added at position `dim` of the result."""
-    at = wrap_dim("unsqueeze", dim, x.ndim + 1)
-    return reshape(x, (*x.shape[:at], 1, *x.shape[at:]))  # type: ignore[no-any-return]
+    at = wrap_dim("unsqueeze", dim, input.ndim + 1)
+    return reshape(input, (*input.shape[:at], 1, *input.shape[at:]))  # type: ignore[no-any-return]
 
 
 def _several(function: Any, tensors: tuple[Any, ...]) -> Any:
@@ -192,13 +192,13 @@ def atleast_3d(*tensors: Any) -> Any:
     errors=(Case(T(2, 3), 0, 2, match="Dimension out of range", error=IndexError),),
     aliases=("swapaxes", "swapdims"),
 )
-def transpose(x: Expr, dim0: int, dim1: int) -> Expr:
+def transpose(input: Expr, dim0: int, dim1: int) -> Expr:
     """Two axes exchanged."""
-    a, c = wrap_dim("transpose", dim0, x.ndim), wrap_dim("transpose", dim1, x.ndim)
-    order = list(range(x.ndim))
-    if x.ndim:
+    a, c = wrap_dim("transpose", dim0, input.ndim), wrap_dim("transpose", dim1, input.ndim)
+    order = list(range(input.ndim))
+    if input.ndim:
         order[a], order[c] = c, a
-    return permute(x, tuple(order))  # type: ignore[no-any-return]
+    return permute(input, tuple(order))  # type: ignore[no-any-return]
 
 
 @composite(
@@ -207,7 +207,7 @@ def transpose(x: Expr, dim0: int, dim1: int) -> Expr:
     errors=(Case(T(2, 3), (0, 0), (0, 1), match="repeated dim"),),
     aliases=("moveaxis",),
 )
-def movedim(x: Expr, source: int | Sequence[int], destination: int | Sequence[int]) -> Expr:
+def movedim(input: Expr, source: int | Sequence[int], destination: int | Sequence[int]) -> Expr:
     """Axes moved to new positions, the others in order."""
     froms = [source] if isinstance(source, int) else list(source)
     tos = [destination] if isinstance(destination, int) else list(destination)
@@ -216,13 +216,13 @@ def movedim(x: Expr, source: int | Sequence[int], destination: int | Sequence[in
             "movedim: Invalid source or destination dims: source and destination should contain the "
             f"same number of dims (got {froms} and {tos})"
         )
-    froms = [wrap_dim("movedim", d, x.ndim) for d in froms]
-    tos = [wrap_dim("movedim", d, x.ndim) for d in tos]
+    froms = [wrap_dim("movedim", d, input.ndim) for d in froms]
+    tos = [wrap_dim("movedim", d, input.ndim) for d in tos]
     if len(set(froms)) != len(froms) or len(set(tos)) != len(tos):
         raise RuntimeError(f"movedim: repeated dim in source or destination (got {source}, {destination})")
-    rest = iter([d for d in range(x.ndim) if d not in froms])
+    rest = iter([d for d in range(input.ndim) if d not in froms])
     placed = dict(zip(tos, froms, strict=True))
-    return permute(x, tuple(placed[d] if d in placed else next(rest) for d in range(x.ndim)))  # type: ignore[no-any-return]
+    return permute(input, tuple(placed[d] if d in placed else next(rest) for d in range(input.ndim)))  # type: ignore[no-any-return]
 
 
 @composite(
@@ -230,17 +230,17 @@ def movedim(x: Expr, source: int | Sequence[int], destination: int | Sequence[in
     samples=(Case(T(2, 3)), Case(T(3)), Case(T())),
     errors=(Case(T(2, 3, 4), match="expects a tensor with <= 2 dimensions"),),
 )
-def t(x: Expr) -> Expr:
+def t(input: Expr) -> Expr:
     """A matrix transposed; vectors and scalars as they are."""
-    if x.ndim > 2:
-        raise RuntimeError(f"t: t() expects a tensor with <= 2 dimensions, but self is {x.ndim}D; use mT")
-    return permute(x, tuple(reversed(range(x.ndim))))  # type: ignore[no-any-return]
+    if input.ndim > 2:
+        raise RuntimeError(f"t: t() expects a tensor with <= 2 dimensions, but self is {input.ndim}D; use mT")
+    return permute(input, tuple(reversed(range(input.ndim))))  # type: ignore[no-any-return]
 
 
 @composite(ref=lambda x: np.swapaxes(x, -2, -1), samples=(Case(T(2, 3)), Case(T(2, 3, 4))))
-def adjoint(x: Expr) -> Expr:
+def adjoint(input: Expr) -> Expr:
     """The last two axes exchanged (and conjugated, which for real tensors changes nothing)."""
-    return transpose(x, -2, -1)  # type: ignore[no-any-return]
+    return transpose(input, -2, -1)  # type: ignore[no-any-return]
 
 
 @composite(
@@ -248,19 +248,19 @@ def adjoint(x: Expr) -> Expr:
     samples=(Case(T(2, 3)), Case(T(2, 3, 2))),
     errors=(Case(T(2), match="must be >= 2-d"),),
 )
-def fliplr(x: Expr) -> Expr:
+def fliplr(input: Expr) -> Expr:
     """The second axis reversed."""
-    if x.ndim < 2:
-        raise RuntimeError(f"fliplr: Input must be >= 2-d (got {x.ndim}-d)")
-    return flip(x, (1,))  # type: ignore[no-any-return]
+    if input.ndim < 2:
+        raise RuntimeError(f"fliplr: Input must be >= 2-d (got {input.ndim}-d)")
+    return flip(input, (1,))  # type: ignore[no-any-return]
 
 
 @composite(ref=np.flipud, samples=(Case(T(3)), Case(T(2, 3))), errors=(Case(T(), match="must be >= 1-d"),))
-def flipud(x: Expr) -> Expr:
+def flipud(input: Expr) -> Expr:
     """The first axis reversed."""
-    if x.ndim < 1:
+    if input.ndim < 1:
         raise RuntimeError("flipud: Input must be >= 1-d (got 0-d)")
-    return flip(x, (0,))  # type: ignore[no-any-return]
+    return flip(input, (0,))  # type: ignore[no-any-return]
 
 
 @composite(
@@ -268,23 +268,23 @@ def flipud(x: Expr) -> Expr:
     samples=(Case(T(2, 3)), Case(T(2, 3), 2), Case(T(2, 3, 2), -1, (2, 0))),
     errors=(Case(T(2, 3), 1, (0, 0), match="expected rotation dims to be different"),),
 )
-def rot90(x: Expr, k: int = 1, dims: Sequence[int] = (0, 1)) -> Expr:
+def rot90(input: Expr, k: int = 1, dims: Sequence[int] = (0, 1)) -> Expr:
     """A rotation by k quarter turns in the plane of two axes, from the first towards the second."""
     if len(dims) != 2:
         raise RuntimeError(f"rot90: expected total rotation dims == 2, but got dims = {len(dims)}")
-    if x.ndim < 2:
-        raise RuntimeError(f"rot90: expected total dims >= 2, but got total dims = {x.ndim}")
-    a, c = wrap_dim("rot90", dims[0], x.ndim), wrap_dim("rot90", dims[1], x.ndim)
+    if input.ndim < 2:
+        raise RuntimeError(f"rot90: expected total dims >= 2, but got total dims = {input.ndim}")
+    a, c = wrap_dim("rot90", dims[0], input.ndim), wrap_dim("rot90", dims[1], input.ndim)
     if a == c:
         raise RuntimeError(f"rot90: expected rotation dims to be different, but got {tuple(dims)}")
     turns = k % 4
     if turns == 0:
-        return x
+        return input
     if turns == 2:
-        return flip(x, (a, c))  # type: ignore[no-any-return]
+        return flip(input, (a, c))  # type: ignore[no-any-return]
     if turns == 1:
-        return transpose(flip(x, (c,)), a, c)  # type: ignore[no-any-return]
-    return flip(transpose(x, a, c), (c,))  # type: ignore[no-any-return]
+        return transpose(flip(input, (c,)), a, c)  # type: ignore[no-any-return]
+    return flip(transpose(input, a, c), (c,))  # type: ignore[no-any-return]
 
 
 # -- repetition -------------------------------------------------------------------------
@@ -294,9 +294,9 @@ def rot90(x: Expr, k: int = 1, dims: Sequence[int] = (0, 1)) -> Expr:
     ref=lambda x, other: np.broadcast_to(x, other.shape),
     samples=(Case(T(3, 1), T(2, 3, 4)),),
 )
-def expand_as(x: Expr, other: Expr) -> Expr:
+def expand_as(input: Expr, other: Expr) -> Expr:
     """Repeated to the shape of another tensor."""
-    return expand(x, other.shape)  # type: ignore[no-any-return]
+    return expand(input, other.shape)  # type: ignore[no-any-return]
 
 
 @composite(
@@ -304,9 +304,9 @@ def expand_as(x: Expr, other: Expr) -> Expr:
     samples=(Case(T(3), (4, 3)), Case(T(), (2,)), Case(T(2, 1), (2, 3))),
     errors=(Case(T(2, 3), (2, 4), match="must match the existing size"),),
 )
-def broadcast_to(x: Expr, size: Sequence[int]) -> Expr:
+def broadcast_to(input: Expr, size: Sequence[int]) -> Expr:
     """Repeated along axes of size 1 and new leading axes."""
-    return expand(x, tuple(size))  # type: ignore[no-any-return]
+    return expand(input, tuple(size))  # type: ignore[no-any-return]
 
 
 @composite(
@@ -336,25 +336,25 @@ def _repeated(name: str, x: Expr, counts: tuple[int, ...]) -> Expr:
     samples=(Case(T(2, 3), (2, 1)), Case(T(3), (2, 2)), Case(T(), (3,)), Case(T(2), (0,))),
     errors=(Case(T(2, 3), (2,), match="can not be smaller than number of dimensions"),),
 )
-def repeat(x: Expr, *repeats: Any) -> Expr:
+def repeat(input: Expr, *repeats: Any) -> Expr:
     """The tensor repeated along each axis; more counts than axes add axes in front."""
     counts = shape_of(repeats)
-    if len(counts) < x.ndim:
+    if len(counts) < input.ndim:
         raise RuntimeError(
             "repeat: Number of dimensions of repeat dims can not be smaller than number of dimensions "
-            f"of tensor (got {counts} for {x.ndim} dimensions)"
+            f"of tensor (got {counts} for {input.ndim} dimensions)"
         )
-    return _repeated("repeat", x, counts)
+    return _repeated("repeat", input, counts)
 
 
 @composite(
     ref=np.tile,
     samples=(Case(T(2, 3), (2,)), Case(T(3), (2, 2)), Case(T(2, 3), (1, 2))),
 )
-def tile(x: Expr, *dims: Any) -> Expr:
+def tile(input: Expr, *dims: Any) -> Expr:
     """The tensor repeated along each axis; missing counts in front are 1."""
     counts = shape_of(dims)
-    return _repeated("tile", x, (1,) * (x.ndim - len(counts)) + counts)
+    return _repeated("tile", input, (1,) * (input.ndim - len(counts)) + counts)
 
 
 @composite(
@@ -370,7 +370,7 @@ def tile(x: Expr, *dims: Any) -> Expr:
         Case(T(3), np.array([1, 2]), 0, match="repeats must have the same size as input along dim"),
     ),
 )
-def repeat_interleave(x: Expr, repeats: Any, dim: int | None = None) -> Expr:
+def repeat_interleave(input: Expr, repeats: Any, dim: int | None = None) -> Expr:
     """Each element (or slice along `dim`) repeated in place.
 
     Parameters
@@ -379,8 +379,8 @@ def repeat_interleave(x: Expr, repeats: Any, dim: int | None = None) -> Expr:
         One count, or one per element along `dim`, whose values must be known.
     """
     if dim is None:
-        x, dim = reshape(x, (x.size,)), 0
-    at = wrap_dim("repeat_interleave", dim, x.ndim)
+        input, dim = reshape(input, (input.size,)), 0
+    at = wrap_dim("repeat_interleave", dim, input.ndim)
     counts = value_of(repeats) if isinstance(repeats, Expr) else np.asarray(repeats)
     if counts is None:
         raise RuntimeError(
@@ -391,18 +391,18 @@ def repeat_interleave(x: Expr, repeats: Any, dim: int | None = None) -> Expr:
         raise RuntimeError(f"repeat_interleave: repeats can not be negative (got {counts.tolist()})")
     if counts.size == 1:
         count = int(counts.reshape(-1)[0])
-        shape = (*x.shape[: at + 1], count, *x.shape[at + 1 :])
-        spread = expand(reshape(x, (*x.shape[: at + 1], 1, *x.shape[at + 1 :])), shape)
-        return reshape(spread, (*x.shape[:at], x.shape[at] * count, *x.shape[at + 1 :]))  # type: ignore[no-any-return]
-    if counts.shape != (x.shape[at],):
+        shape = (*input.shape[: at + 1], count, *input.shape[at + 1 :])
+        spread = expand(reshape(input, (*input.shape[: at + 1], 1, *input.shape[at + 1 :])), shape)
+        return reshape(spread, (*input.shape[:at], input.shape[at] * count, *input.shape[at + 1 :]))  # type: ignore[no-any-return]
+    if counts.shape != (input.shape[at],):
         raise RuntimeError(
             "repeat_interleave: repeats must have the same size as input along dim, but got "
-            f"repeats.size(0) = {counts.size} and input.size({at}) = {x.shape[at]}"
+            f"repeats.size(0) = {counts.size} and input.size({at}) = {input.shape[at]}"
         )
     from symgrad.ops.positions import known, read
 
-    rows = known(np.repeat(np.arange(x.shape[at]), counts))
-    return moved_axis(read(moved_axis(x, at, 0), rows), 0, at)
+    rows = known(np.repeat(np.arange(input.shape[at]), counts))
+    return moved_axis(read(moved_axis(input, at, 0), rows), 0, at)
 
 
 # -- parts ------------------------------------------------------------------------------
@@ -421,12 +421,12 @@ def _ref_narrow(x: np.ndarray, dim: int, start: int, length: int) -> Any:
         Case(T(), 0, 0, 1, match="cannot be applied to a 0-dim tensor"),
     ),
 )
-def narrow(x: Expr, dim: int, start: int, length: int) -> Expr:
+def narrow(input: Expr, dim: int, start: int, length: int) -> Expr:
     """`length` elements along one axis from `start` on."""
-    if x.ndim == 0:
+    if input.ndim == 0:
         raise RuntimeError("narrow: narrow() cannot be applied to a 0-dim tensor")
-    at = wrap_dim("narrow", dim, x.ndim)
-    size = x.shape[at]
+    at = wrap_dim("narrow", dim, input.ndim)
+    size = input.shape[at]
     if length < 0:
         raise RuntimeError(f"narrow: narrow(): length must be non-negative (got {length})")
     if not -size <= start <= size:
@@ -439,7 +439,7 @@ def narrow(x: Expr, dim: int, start: int, length: int) -> Expr:
         raise RuntimeError(
             f"narrow: start ({first}) + length ({length}) exceeds dimension size ({size}); take fewer"
         )
-    return sliced(x, at, first, length)
+    return sliced(input, at, first, length)
 
 
 @composite(
@@ -450,16 +450,16 @@ def narrow(x: Expr, dim: int, start: int, length: int) -> Expr:
         Case(T(), 0, 0, match="cannot be applied to a 0-dim tensor", error=IndexError),
     ),
 )
-def select(x: Expr, dim: int, index: int) -> Expr:
+def select(input: Expr, dim: int, index: int) -> Expr:
     """The slice at one position of an axis, which is dropped."""
-    if x.ndim == 0:
+    if input.ndim == 0:
         raise IndexError("select: select() cannot be applied to a 0-dim tensor.")
-    at = wrap_dim("select", dim, x.ndim)
-    size = x.shape[at]
+    at = wrap_dim("select", dim, input.ndim)
+    size = input.shape[at]
     if not -size <= index < size:
         raise IndexError(
-            f"select: select(): index {index} out of range for tensor of size {list(x.shape)} at "
+            f"select: select(): index {index} out of range for tensor of size {list(input.shape)} at "
             f"dimension {at}"
         )
-    part = sliced(x, at, index % size, 1)
-    return reshape(part, (*x.shape[:at], *x.shape[at + 1 :]))  # type: ignore[no-any-return]
+    part = sliced(input, at, index % size, 1)
+    return reshape(part, (*input.shape[:at], *input.shape[at + 1 :]))  # type: ignore[no-any-return]

@@ -50,8 +50,8 @@ def _ref_pad(x: np.ndarray, pad: Any, mode: str = "constant", value: float | Non
         Case(T(2, 3), (1, 0), "mirror", match="Unrecognised padding mode mirror", error=NotImplementedError),
     ),
 )
-def pad(x: Expr, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Expr:
-    """`x` grown at both ends of its last axes, as torch.nn.functional.pad.
+def pad(input: Expr, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Expr:
+    """`input` grown at both ends of its last axes, as torch.nn.functional.pad.
 
     Parameters
     ----------
@@ -64,19 +64,19 @@ def pad(x: Expr, pad: Sequence[int], mode: str = "constant", value: float | None
     amounts = [int(p) for p in pad]
     if len(amounts) % 2:
         raise RuntimeError(f"pad: Padding length must be divisible by 2 (got {amounts})")
-    if len(amounts) > 2 * x.ndim:
+    if len(amounts) > 2 * input.ndim:
         raise RuntimeError(
             "pad: Padding length should be less than or equal to two times the input dimension but got "
-            f"padding length {len(amounts)} and input of dimension {x.ndim}"
+            f"padding length {len(amounts)} and input of dimension {input.ndim}"
         )
     if mode not in MODES:
         raise NotImplementedError(f"pad: Unrecognised padding mode {mode}; use one of {', '.join(MODES)}")
-    pairs = {x.ndim - 1 - k // 2: (amounts[k], amounts[k + 1]) for k in range(0, len(amounts), 2)}
+    pairs = {input.ndim - 1 - k // 2: (amounts[k], amounts[k + 1]) for k in range(0, len(amounts), 2)}
     if mode == "constant":
-        return _constant_pad(x, pairs, 0 if value is None else value)
+        return _constant_pad(input, pairs, 0 if value is None else value)
     if value is not None and value != 0:
         raise RuntimeError(f'pad: Padding mode "{mode}" doesn\'t take in value argument')
-    result = x
+    result = input
     for dim, (before, after) in sorted(pairs.items()):
         result = _edge_pad(result, dim, before, after, mode)
     return result

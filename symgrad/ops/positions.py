@@ -2,7 +2,7 @@
 
 `read` is a gather, fused into the loops that use it; `put_sum` is its adjoint: zeros with values
 added at positions, in index order. `last_write` says which write to a position survives; with it
-`put` is written, so derivatives of every order come from the two linear maps. `bounded_positions`
+`put_last` is written, so derivatives of every order come from the two linear maps. `bounded_positions`
 checks positions and counts negative ones from the end. torch's functions on top are in
 `symgrad.ops.index` (square brackets) and `symgrad.ops.scatter`. Start reading at `read`.
 """
@@ -227,7 +227,7 @@ def bounded_positions(
     return i if not i.args else known(value)
 
 
-def put(x: Expr, indices: Sequence[Expr], values: Expr) -> Expr:
+def put_last(x: Expr, indices: Sequence[Expr], values: Expr) -> Expr:
     """`x` with `values` written at positions of its leading axes; the last write to one wins.
 
     Only the surviving write has a derivative.
