@@ -389,7 +389,7 @@ class NestBuilder:
         for number in numbers:
             name = self._dynamic_of.get(number)
             if name is None:
-                name = self._dynamic_of[number] = -1 - len(self._dynamic_of)
+                name = self._dynamic_of[number] = -2 - len(self._dynamic_of)  # -1 is "no axis"
                 self.dynamic[name] = number
             forms.append(variable(name))
         return self._child(stack, data, (*forms, *at[len(where) :]), guard)
