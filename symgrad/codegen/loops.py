@@ -17,7 +17,7 @@ from symgrad.codegen.ir import Function, Module, Section, Val, constant, lanes
 from symgrad.codegen.layout import Layout
 from symgrad.codegen.lowering import Lowering
 from symgrad.codegen.reduction import Reduction
-from symgrad.dtypes import DType
+from symgrad.dtypes import DType, uint8
 from symgrad.schedule.affine import Affine
 from symgrad.schedule.nest import Inst, Output
 
@@ -190,7 +190,9 @@ class LoopEmitter:
         level = max((self.levels[a] for a in inst.args), default=0)
         before = self.at(level)
         attrs = dict(zip(inst.op.attributes, inst.attrs, strict=True))
+        self.b.unsigned = any(self.nest.insts[a].dtype is uint8 for a in inst.args)
         value = inst.op.lower(self.b, *[self.values[a] for a in inst.args], **attrs)
+        self.b.unsigned = False
         self.f.redirect(before)
         return value, level
 

@@ -32,12 +32,18 @@ class Lowering:
     inline : bool
         Whether vector maths is emitted in place (fastest code) or called (fastest compile);
         the bits are the same.
+
+    Attributes
+    ----------
+    unsigned : bool
+        Whether integers of the op being lowered are unsigned, which their kind does not say.
     """
 
     def __init__(self, f: Function, inline: bool) -> None:
         self.f = f
         self.inline = inline
         self.known: dict[str, Any] = {}
+        self.unsigned = False
 
     # -- constants --------------------------------------------------------------------
 
@@ -141,7 +147,8 @@ class Lowering:
         """eq, ne, lt, le, gt, ge; ordered for floats except ne."""
         if is_float(x):
             return self.f.fcmp(_FLOAT_PREDICATE[predicate], x, y)
-        table = _SIGNED_PREDICATE if signed and x.kind != "i1" else _UNSIGNED_PREDICATE
+        signed = signed and not self.unsigned and x.kind != "i1"
+        table = _SIGNED_PREDICATE if signed else _UNSIGNED_PREDICATE
         return self.f.icmp(table[predicate], x, y)
 
     def is_nan(self, x: Val) -> Val:
@@ -264,7 +271,7 @@ class Lowering:
 
     def _integer_power(self, x: Val, y: Val) -> Val:
         """By repeated squaring over the exponent's bits; negative exponents give 0, ±1."""
-        bits = 6 if x.kind == "i64" else 5
+        bits = INT_BITS[x.kind] if self.unsigned else INT_BITS[x.kind] - 1
         result = self.const(1, x)
         square = x
         zero = self.zero(y)
