@@ -12,16 +12,20 @@ import pytest
 from symgrad import dtypes
 from symgrad.op import INPUT, REGISTRY, Elementwise, input_node
 from symgrad.testing import (
+    check_backward,
     check_bits,
+    check_compiled,
     check_derivatives,
     check_error,
     check_special,
+    check_surface,
     check_value,
     has_derivative,
     run,
     subjects,
 )
 from symgrad.testing.samples import FLOATS, identity, sample_cases
+from symgrad.testing.surface import public_function
 
 SUBJECTS = subjects()
 SAMPLES = list(sample_cases())
@@ -68,6 +72,42 @@ def test_special_values_are_numpys(subject, floating):
     if subject.name in SPECIAL_EXCEPTIONS:
         pytest.skip(SPECIAL_EXCEPTIONS[subject.name])
     check_special(subject, 0, floating)
+
+
+PUBLIC = [c for c in SAMPLES if c[2] is dtypes.float64 and public_function(c[0]) is not None]
+
+
+@pytest.mark.parametrize("sample", PUBLIC, ids=identity)
+def test_function_method_in_place_pickle_and_copy_agree(sample):
+    check_surface(*sample)
+
+
+VALUE_SHAPED = {
+    "masked_select": "the result's shape depends on the values of a mask",
+    "bincount": "the result's size depends on the largest element",
+}
+"""Functions whose result has a shape that depends on values, so that they cannot be traced."""
+
+
+@pytest.mark.parametrize("sample", [c for c in PUBLIC if c[1] == 0], ids=identity)
+def test_compiled_is_eager_to_the_bit(sample):
+    if sample[0].name in VALUE_SHAPED:
+        with pytest.raises(RuntimeError, match="traced"):
+            check_compiled(*sample)
+    else:
+        check_compiled(*sample)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("sample", PUBLIC, ids=identity)
+def test_compiled_is_eager_to_the_bit_at_every_sample(sample):
+    if sample[0].name not in VALUE_SHAPED:
+        check_compiled(*sample)
+
+
+@pytest.mark.parametrize("sample", [c for c in SMOOTH if c in PUBLIC], ids=identity)
+def test_backward_gives_the_bits_of_the_pulled_back_expression(sample):
+    check_backward(*sample)
 
 
 ERRORS = [(s, k) for s in SUBJECTS for k in range(len(s.errors))]

@@ -12,6 +12,7 @@ from symgrad.testing.derivatives import central_difference, check_derivatives, h
 from symgrad.testing.evaluator import Evaluator, cut_finely, run, same_bits, threaded
 from symgrad.testing.mutants import derivative_mutants, lowering_mutant, surviving_mutants
 from symgrad.testing.samples import Drawn, Subject, call, draw, nodes, subject, subjects, truth
+from symgrad.testing.surface import check_backward, check_compiled, check_surface
 from symgrad.testing.values import check_error, check_special, check_value, ulps
 
 __all__ = [
@@ -20,10 +21,13 @@ __all__ = [
     "Subject",
     "call",
     "central_difference",
+    "check_backward",
     "check_bits",
+    "check_compiled",
     "check_derivatives",
     "check_error",
     "check_special",
+    "check_surface",
     "check_value",
     "cut_finely",
     "derivative_mutants",
