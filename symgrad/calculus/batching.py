@@ -23,6 +23,7 @@ from symgrad.op import DERIVED, INPUT, STATE, grad_mode, input_node, record
 from symgrad.ops.arithmetic import eq, keep
 from symgrad.ops.create import iota
 from symgrad.ops.movement import expand, full, join_axis, narrow_step, permute, reshape
+from symgrad.ops.positions import numbered
 
 Rule = Callable[[int, Expr, Sequence[Expr], Sequence[bool]], Expr]
 Make = Callable[[Expr, Sequence[Expr]], Expr]
@@ -166,11 +167,6 @@ def _contract(count: int, node: Expr, args: Sequence[Expr], flags: Sequence[bool
     return permute(made, (2, 0, 1, 3))
 
 
-def positions_in_batch(count: int, shape: tuple[int, ...]) -> Expr:
-    """The number of the batch element, under a leading axis and `shape`."""
-    return expand(reshape(iota(count=count), (count, *(1,) * len(shape))), (count, *shape))
-
-
 def _index(count: int, node: Expr, args: Sequence[Expr], flags: Sequence[bool]) -> Expr:
     """A gather: the batch is one more indexed axis, or one that no position refers to."""
     if not node.op.reads:
@@ -187,8 +183,20 @@ def _index(count: int, node: Expr, args: Sequence[Expr], flags: Sequence[bool]) 
         return permute(found, (place, *range(place), *rest))
     full_positions = _full(count, positions, flags[1:])
     if flags[0]:
-        full_positions.insert(0, positions_in_batch(count, shape))
+        full_positions.insert(0, numbered(full_positions[0]))
     return node.op(data, *full_positions)
+
+
+def _library(count: int, node: Expr, args: Sequence[Expr], flags: Sequence[bool]) -> Expr:
+    """Routines along an axis, and on matrices under any leading axes; others element by element."""
+    attrs = node.attributes()
+    if "dim" in attrs:
+        return _along_axis(count, node, args, flags)
+    if all(a.ndim >= 2 for a in node.args):
+        operands = _full(count, args, flags)
+        if node.op.shape(*operands, **attrs) == (count, *node.shape):
+            return node.op(*operands, **attrs)
+    return _each(count, node, args, flags)
 
 
 def _alias(count: int, node: Expr, args: Sequence[Expr], flags: Sequence[bool]) -> Expr:
@@ -228,6 +236,7 @@ RULES: dict[str, Rule] = {
     "cumulative": _along_axis,
     "contract": _contract,
     "index": _index,
+    "library": _library,
     "alias": _alias,
     "leaf": _leaf,
 }

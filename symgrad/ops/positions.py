@@ -18,7 +18,8 @@ from symgrad import dtypes
 from symgrad.expr import Expr
 from symgrad.op import Case, Index, T, cast_to, input_node, op, value_of
 from symgrad.ops.arithmetic import ge, keep, where
-from symgrad.ops.movement import reshape
+from symgrad.ops.create import iota
+from symgrad.ops.movement import expand, reshape
 
 
 def _indices(*shape: int, below: int) -> T:
@@ -106,6 +107,9 @@ class put_sum(Index):
     def sympy(sp: Any, values: Any, *indices: Any, size: tuple[int, ...]) -> Any:
         return sp.Function("put_sum")(values, *indices)
 
+    def batched(count: int, values: Expr, *indices: Expr, size: tuple[int, ...]) -> Any:
+        return put_sum(values, numbered(indices[0]), *indices, size=(count, *size))
+
     def adjoint(g: Expr, values: Expr, *indices: Expr, size: tuple[int, ...]) -> Any:
         return read(g, *indices), *((None,) * len(indices))
 
@@ -119,6 +123,9 @@ class put_any(Index):
     nodiff = "boolean"
     samples = (Case(T(5, dtype="bool"), _indices(5, below=4), size=(4,)),)
     shape = put_sum.shape
+
+    def batched(count: int, values: Expr, *indices: Expr, size: tuple[int, ...]) -> Any:
+        return put_any(values, numbered(indices[0]), *indices, size=(count, *size))
 
     def ref(values: np.ndarray, *indices: np.ndarray, size: tuple[int, ...]) -> Any:
         rest = values.shape[indices[0].ndim :]
@@ -143,6 +150,13 @@ class last_write(Index):
     def shape(*indices: Expr, size: tuple[int, ...]) -> tuple[int, ...]:
         return size
 
+    def batched(count: int, *indices: Expr, size: tuple[int, ...]) -> Any:
+        number = numbered(indices[0])
+        winner = last_write(number, *indices, size=(count, *size))
+        # Each batch element counts its own writes from 0.
+        before = reshape(iota(count=count), (count, *(1,) * len(size))) * (number.size // max(count, 1))
+        return where(ge(winner, 0), winner - before, -1)
+
     def ref(*indices: np.ndarray, size: tuple[int, ...]) -> Any:
         positions = _linear(indices, size)
         out = np.full(int(np.prod(size)), -1, np.int64)
@@ -166,11 +180,20 @@ class checked_positions(Index):
     def shape(i: Expr, *, size: int, dim: int, negative: bool) -> tuple[int, ...]:
         return i.shape
 
+    def batched(count: int, i: Expr, *, size: int, dim: int, negative: bool) -> Any:
+        return checked_positions(i, size=size, dim=dim, negative=negative)
+
     def ref(i: np.ndarray, *, size: int, dim: int, negative: bool) -> Any:
         return in_bounds("index", i, size, dim, negative, IndexError)
 
 
 # -- positions --------------------------------------------------------------------------
+
+
+def numbered(index: Expr) -> Expr:
+    """The position along the leading axis, in the shape of `index`."""
+    first = reshape(iota(count=index.shape[0]), (index.shape[0], *(1,) * (index.ndim - 1)))
+    return expand(first, index.shape)
 
 
 def in_bounds(
