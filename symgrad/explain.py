@@ -27,6 +27,7 @@ import numpy as np
 
 import symgrad as sg
 from symgrad.interface import public_names
+from symgrad.tensor import Tensor
 from symgrad.timing import duration, medians
 
 CHECKED_ELEMENTS = 32
@@ -121,7 +122,7 @@ class Question:
         made = self.call(*values)
         return made if made.ndim == 0 else made.sum()
 
-    def leaves(self) -> list[sg.Tensor]:
+    def leaves(self) -> list[Tensor]:
         """The floating arguments as named tensors that record derivatives."""
         return [sg.tensor(a, requires_grad=True, name=k) for k, a in self.arrays.items()]
 
@@ -174,7 +175,7 @@ def ask(function: Callable[..., Any], point: dict[str, Any]) -> Question:
 def value(question: Question) -> Iterator[str]:
     """The value, and a note if it has several elements."""
     made = question.call(*question.leaves())
-    if not isinstance(made, sg.Tensor):
+    if not isinstance(made, Tensor):
         raise ExplainError(
             f"{question.name} returned {made!r}; it must return one tensor made from its arguments"
         )
@@ -192,7 +193,7 @@ def formula(question: Question) -> Iterator[str]:
 def gradient(question: Question) -> Iterator[str]:
     """The formula of the derivative by each argument."""
     leaves = question.leaves()
-    found = sg.autograd.grad(
+    found: Any = sg.autograd.grad(
         question.total(*leaves), leaves, create_graph=True, allow_unused=True, materialize_grads=True
     )
     for name, derivative in zip(question.arrays, found, strict=True):
