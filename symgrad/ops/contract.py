@@ -15,7 +15,7 @@ import numpy as np
 
 from symgrad.expr import Expr
 from symgrad.op import Case, Contract, T, broadcast_shapes, composite, op
-from symgrad.ops.movement import join_axis, expand, permute, reshape, wrap_dim
+from symgrad.ops.movement import expand, join_axis, permute, reshape, wrap_dim
 from symgrad.ops.reduce import count_of, part, sum_axis
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from symgrad.expr import Expr
 from symgrad.op import Case, T, composite
-from symgrad.ops.contract import contracted, matmul
+from symgrad.ops.contract import contracted
 from symgrad.ops.movement import diagonal, expand, permute, reshape, wrap_dim
 from symgrad.ops.reduce import sum_axis
 
@@ -325,30 +325,3 @@ def linalg_vecdot(x: Expr, y: Expr, *, dim: int = -1) -> Expr:
     names = [str(d) for d in range(rank)]
     operands = [Operand(v, names[rank - v.ndim :]) for v in (x, y)]
     return contract_all(operands, [n for n in names if n != str(axis)])
-
-
-@composite(
-    ref=np.linalg.matrix_power,
-    samples=(Case(T(3, 3), 3), Case(T(2, 3, 3), 2), Case(T(2, 2), 1)),
-    errors=(Case(T(2, 3), 2, match="must be batches of square matrices"),),
-    aliases=("matrix_power",),
-)
-def linalg_matrix_power(A: Expr, n: int) -> Expr:
-    """Integer power of square matrices, by repeated squaring."""
-    from symgrad.ops.linalg import identity_like, linalg_inv, square
-
-    square("linalg.matrix_power", A)
-    if n < 0:
-        return linalg_matrix_power(linalg_inv(A), -n)
-    if n == 0:
-        return identity_like(A)
-    result: Expr | None = None
-    power = A
-    while n:
-        if n & 1:
-            result = power if result is None else matmul(result, power)
-        n >>= 1
-        if n:
-            power = matmul(power, power)
-    assert result is not None
-    return result
