@@ -18,7 +18,15 @@ from symgrad.ops.arithmetic import eq, ge, keep, where
 from symgrad.ops.movement import expand, full, reshape
 from symgrad.ops.positions import known, put_any, put_sum, read
 from symgrad.ops.reduce import prod
-from symgrad.ops.scatter import _flat, _index, _ints, _line, _per_element, _source
+from symgrad.ops.scatter import (
+    checked,
+    index_of,
+    ints_below,
+    line,
+    per_element,
+    slices_of,
+    source_of,
+)
 
 HOW = ("sum", "prod", "mean", "amax", "amin")
 
@@ -27,7 +35,7 @@ class _Extreme(Index):
     """What the largest and the smallest by group share."""
 
     public = False
-    samples: ClassVar[Any] = (Case(T(4), T(6), _ints(6, below=4)), Case(T(3), T(0), _ints(0, below=3)))
+    samples: ClassVar[Any] = (Case(T(4), T(6), ints_below(6, below=4)), Case(T(3), T(0), ints_below(0, below=3)))
 
     @staticmethod
     def shape(x: Expr, values: Expr, index: Expr) -> tuple[int, ...]:
@@ -154,14 +162,14 @@ def _ref_scatter_reduce(
 @composite(
     ref=_ref_scatter_reduce,
     samples=(
-        Case(T(4), 0, _ints(6, below=4), T(6), "sum"),
-        Case(T(4), 0, _ints(6, below=4), T(6), "sum", include_self=False),
-        Case(T(3, 4), 1, _ints(3, 6, below=4), T(3, 6), "mean"),
-        Case(T(3, 4), 0, _ints(6, 2, below=3), T(6, 2), "mean", include_self=False),
-        Case(T(4), 0, _ints(6, below=4), T(6), "amax"),
-        Case(T(4), 0, _ints(6, below=4), T(6), "amin", include_self=False),
-        Case(T(4), 0, _ints(6, below=4), T(6), "prod"),
-        Case(T(2, 3), -1, _ints(2, 5, below=3), T(2, 5), "prod", include_self=False),
+        Case(T(4), 0, ints_below(6, below=4), T(6), "sum"),
+        Case(T(4), 0, ints_below(6, below=4), T(6), "sum", include_self=False),
+        Case(T(3, 4), 1, ints_below(3, 6, below=4), T(3, 6), "mean"),
+        Case(T(3, 4), 0, ints_below(6, 2, below=3), T(6, 2), "mean", include_self=False),
+        Case(T(4), 0, ints_below(6, below=4), T(6), "amax"),
+        Case(T(4), 0, ints_below(6, below=4), T(6), "amin", include_self=False),
+        Case(T(4), 0, ints_below(6, below=4), T(6), "prod"),
+        Case(T(2, 3), -1, ints_below(2, 5, below=3), T(2, 5), "prod", include_self=False),
     ),
     errors=(
         Case(T(3), 0, np.array([3]), T(1), "sum", match="index 3 is out of bounds"),
@@ -180,12 +188,12 @@ def scatter_reduce(
     include_self : bool
         Whether the elements of `input` take part at places that something is sent to.
     """
-    shape, at, per = _per_element("scatter_reduce", input, dim, _index("scatter_reduce", index))
+    shape, at, per = per_element("scatter_reduce", input, dim, index_of("scatter_reduce", index))
     if not per.size:
         return input
-    vector = _source("scatter_reduce", input, per, src)
-    positions = _flat("scatter_reduce", shape, at, per)
-    made = reduced_by_group("scatter_reduce", _line(input), vector, positions, reduce, include_self)
+    vector = source_of("scatter_reduce", input, per, src)
+    positions = checked("scatter_reduce", shape, at, per)
+    made = reduced_by_group("scatter_reduce", line(input), vector, positions, reduce, include_self)
     return reshape(made, input.shape)  # type: ignore[no-any-return]
 
 
@@ -204,9 +212,9 @@ def _ref_index_reduce(
 @composite(
     ref=_ref_index_reduce,
     samples=(
-        Case(T(4, 2), 0, _ints(5, below=4), T(5, 2), "amax"),
-        Case(T(2, 3), 1, _ints(4, below=3), T(2, 4), "prod"),
-        Case(T(4, 2), 0, _ints(5, below=4), T(5, 2), "mean", include_self=False),
+        Case(T(4, 2), 0, ints_below(5, below=4), T(5, 2), "amax"),
+        Case(T(2, 3), 1, ints_below(4, below=3), T(2, 4), "prod"),
+        Case(T(4, 2), 0, ints_below(5, below=4), T(5, 2), "mean", include_self=False),
     ),
     errors=(Case(T(3), 0, np.array([1]), T(2), "prod", match="Number of indices"),),
 )
@@ -214,9 +222,7 @@ def index_reduce(
     input: Expr, dim: int, index: Expr, source: Expr, reduce: str, *, include_self: bool = True
 ) -> Expr:
     """`input` combined with slices of `source` sent to positions of an axis."""
-    from symgrad.ops.scatter import _slices
-
-    at, positions, slices = _slices("index_reduce", input, dim, index, source, False)
+    at, positions, slices = slices_of("index_reduce", input, dim, index, source, False)
     shape = tuple(slices.shape[0] if d == at else s for d, s in enumerate(input.shape or (1,)))
     per = expand(
         reshape(positions, tuple(positions.size if d == at else 1 for d in range(len(shape)))), shape
@@ -231,19 +237,19 @@ def _ref_bincount(x: np.ndarray, weights: Any = None, minlength: int = 0) -> Any
 @composite(
     ref=_ref_bincount,
     samples=(
-        Case(_ints(6, below=4)),
-        Case(_ints(6, below=4), T(6)),
-        Case(_ints(3, below=2), minlength=5),
-        Case(_ints(0, below=2)),
+        Case(ints_below(6, below=4)),
+        Case(ints_below(6, below=4), T(6)),
+        Case(ints_below(3, below=2), minlength=5),
+        Case(ints_below(0, below=2)),
     ),
     errors=(
         Case(np.array([-1]), match="only supports 1-d non-negative integral inputs"),
-        Case(_ints(2, below=2), T(3), match="weights should be same length as input"),
+        Case(ints_below(2, below=2), T(3), match="weights should be same length as input"),
     ),
 )
 def bincount(input: Expr, weights: Expr | None = None, minlength: int = 0) -> Expr:
     """How often each integer occurs, or the sum of the weights of its occurrences."""
-    index = _index("bincount", input)
+    index = index_of("bincount", input)
     value = value_of(index)
     if value is None:
         raise RuntimeError(

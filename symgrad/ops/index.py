@@ -16,9 +16,18 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import broadcast_shapes, cast_to, constant, value_of
+from symgrad.op import Case, T, broadcast_shapes, cast_to, composite, constant, value_of
 from symgrad.ops.arithmetic import keep, where
-from symgrad.ops.movement import embed, expand, full, narrow_step, permute, reshape
+from symgrad.ops.movement import (
+    diagonal,
+    embed,
+    expand,
+    full,
+    narrow_step,
+    permute,
+    reshape,
+    wrap_dim,
+)
 from symgrad.ops.positions import bounded_positions, known, put_last, read
 
 _KINDS = "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices"
@@ -374,7 +383,20 @@ def _mask_filled(x: Expr, selection: Selection, value: Any) -> Expr | None:
     return selection.replace(x, where(condition, expand(made, shape), selection.view(x)))
 
 
-def nonzero(x: Expr, *, as_tuple: bool = False) -> Any:
+def _ref_nonzero(x: np.ndarray, *, as_tuple: bool = False) -> Any:
+    return np.nonzero(np.atleast_1d(x)) if as_tuple else np.argwhere(x)
+
+
+@composite(
+    ref=_ref_nonzero,
+    samples=(
+        Case(T(3, 4, dtype="bool")),
+        Case(T(5, dtype="int", lo=-1, hi=1), as_tuple=True),
+        Case(T(dtype="bool")),
+    ),
+    aliases=("argwhere",),
+)
+def nonzero(input: Expr, *, as_tuple: bool = False) -> Any:
     """The positions of nonzero elements, as rows of a matrix or as one tensor per dimension.
 
     Raises
@@ -382,7 +404,7 @@ def nonzero(x: Expr, *, as_tuple: bool = False) -> Any:
     RuntimeError
         While a function is traced, since the number of positions depends on values.
     """
-    value = value_of(x)
+    value = value_of(input)
     if value is None:
         raise RuntimeError(
             "nonzero: the result's shape depends on values, which are not known while a function is "
@@ -393,6 +415,85 @@ def nonzero(x: Expr, *, as_tuple: bool = False) -> Any:
     return known(np.argwhere(value).astype(np.int64))
 
 
-def argwhere(x: Expr) -> Expr:
-    """The positions of nonzero elements as rows of a matrix; the same as `nonzero`."""
-    return nonzero(x)  # type: ignore[no-any-return]
+# -- writing a region as a new tensor ------------------------------------------------------
+
+
+def _at(dim: int, ndim: int, item: Any) -> tuple[Any, ...]:
+    return (*(slice(None) for _ in range(dim)), item, *(slice(None) for _ in range(ndim - dim - 1)))
+
+
+def _refuse_size(name: str, have: tuple[int, ...], want: tuple[int, ...]) -> None:
+    if have != want:
+        raise RuntimeError(
+            f"{name}: expected src to have a size equal to the slice of self. src size = {list(have)}, "
+            f"slice size = {list(want)}"
+        )
+
+
+def _ref_select_scatter(x: np.ndarray, src: np.ndarray, dim: int, index: int) -> Any:
+    out = np.moveaxis(np.array(x), dim, 0)
+    out[index] = src
+    return np.moveaxis(out, 0, dim)
+
+
+@composite(
+    ref=_ref_select_scatter,
+    samples=(Case(T(3, 4), T(4), 0, 1), Case(T(3, 4), T(3), 1, -1)),
+    errors=(Case(T(3, 4), T(3), 0, 1, match="expected src to have a size equal to the slice of self"),),
+)
+def select_scatter(input: Expr, src: Expr, dim: int, index: int) -> Expr:
+    """`input` with the slice at one position of an axis replaced."""
+    at = wrap_dim("select_scatter", dim, input.ndim)
+    _refuse_size("select_scatter", src.shape, (*input.shape[:at], *input.shape[at + 1 :]))
+    return setitem(input, _at(at, input.ndim, index), src)
+
+
+def _ref_slice_scatter(
+    x: np.ndarray, src: np.ndarray, dim: int = 0, start: Any = None, end: Any = None, step: int = 1
+) -> Any:
+    out = np.moveaxis(np.array(x), dim, 0)
+    out[start:end:step] = np.moveaxis(src, dim, 0)
+    return np.moveaxis(out, 0, dim)
+
+
+@composite(
+    ref=_ref_slice_scatter,
+    samples=(Case(T(5, 2), T(2, 2), 0, 1, 3), Case(T(2, 5), T(2, 3), 1, None, None, 2)),
+    errors=(Case(T(5), T(1), 0, 1, 3, match="expected src to have a size equal to the slice of self"),),
+)
+def slice_scatter(
+    input: Expr,
+    src: Expr,
+    dim: int = 0,
+    start: int | None = None,
+    end: int | None = None,
+    step: int = 1,
+) -> Expr:
+    """`input` with a slice along an axis replaced."""
+    at = wrap_dim("slice_scatter", dim, input.ndim)
+    key = _at(at, input.ndim, slice(start, end, step))
+    _refuse_size("slice_scatter", src.shape, tuple(Selection("slice_scatter", input.shape, key).shape))
+    return setitem(input, key, src)
+
+
+def _ref_diagonal_scatter(
+    x: np.ndarray, src: np.ndarray, offset: int = 0, dim1: int = 0, dim2: int = 1
+) -> Any:
+    out = np.moveaxis(np.array(x), (dim1, dim2), (-2, -1))
+    at = np.arange(src.shape[-1])
+    out[..., at + max(-offset, 0), at + max(offset, 0)] = src
+    return np.moveaxis(out, (-2, -1), (dim1, dim2))
+
+
+@composite(
+    ref=_ref_diagonal_scatter,
+    samples=(Case(T(3, 4), T(3)), Case(T(3, 3), T(2), 1), Case(T(2, 3, 2), T(3, 2), 0, 0, 2)),
+    errors=(Case(T(3, 3), T(2), match="expected src to have a size equal to the slice of self"),),
+)
+def diagonal_scatter(input: Expr, src: Expr, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Expr:
+    """`input` with a diagonal of two axes replaced."""
+    shown = diagonal(input, offset, dim1, dim2)
+    _refuse_size("diagonal_scatter", src.shape, shown.shape)
+    (placed,) = diagonal.adjoint(cast_to(src, input.dtype), input, **shown.attributes())
+    (inside,) = diagonal.adjoint(full(True, src.shape, dtypes.bool_), input, **shown.attributes())
+    return where(inside, placed, input)  # type: ignore[no-any-return]

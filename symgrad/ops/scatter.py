@@ -23,7 +23,7 @@ from symgrad.ops.movement import expand, full, reshape, wrap_dim
 from symgrad.ops.positions import bounded_positions, known, put_any, put_last, put_sum, read
 
 
-def _ints(*shape: int, below: int, lo: int = 0) -> T:
+def ints_below(*shape: int, below: int, lo: int = 0) -> T:
     return T(*shape, dtype="int", lo=lo, hi=below - 1)
 
 
@@ -34,32 +34,50 @@ def _integers(name: str, index: Expr) -> Expr:
     return index
 
 
+def index_of(name: str, index: Any) -> Expr:
+    """An index given as Expr, array or list."""
+    if isinstance(index, Expr):
+        return _integers(name, index)
+    return _integers(name, known(np.asarray(index)))
+
+
 def _vector(name: str, index: Expr) -> Expr:
     if _integers(name, index).ndim > 1:
         raise IndexError(f"{name}(): Index is supposed to be a vector (got {index.ndim} dimensions)")
     return reshape(index, (index.size,))  # type: ignore[no-any-return]
 
 
-def _flat(name: str, shape: tuple[int, ...], dim: int, index: Expr, negative: bool = False) -> Expr:
-    """Row-major positions, in a tensor of `shape`, of an index per element along `dim`."""
+def checked(name: str, x: tuple[int, ...], dim: int, index: Expr, negative: bool = False) -> Expr:
+    """Row-major positions in a tensor of shape `x`, of an index per element along `dim`."""
     error: type[Exception] = IndexError if negative else RuntimeError
-    along = bounded_positions(name, index, shape[dim], dim, negative, error)
+    return flat_positions(x, dim, bounded_positions(name, index, x[dim], dim, negative, error))
+
+
+def flat_positions(shape: tuple[int, ...], dim: int, along: Expr) -> Expr:
+    """Row-major positions, as a vector, of positions along `dim` that are known to be in range."""
     step = 1
     total: Expr | None = None
     for d in range(len(shape) - 1, -1, -1):
-        place = along if d == dim else axis_index(index.shape, d)
+        place = along if d == dim else axis_index(along.shape, d)
         term = place if step == 1 else place * step
         total = term if total is None else total + term
         step *= shape[d]
     assert total is not None
-    return reshape(expand(total, index.shape), (index.size,))  # type: ignore[no-any-return]
+    return reshape(expand(total, along.shape), (along.size,))  # type: ignore[no-any-return]
 
 
-def _line(x: Expr) -> Expr:
+def picked(x: Expr, dim: int, along: Expr) -> Expr:
+    """`gather` with positions that are known to be in range."""
+    if not along.size:
+        return full(0, along.shape, x.dtype)
+    return reshape(read(line(x), flat_positions(x.shape, dim, along)), along.shape)  # type: ignore[no-any-return]
+
+
+def line(x: Expr) -> Expr:
     return reshape(x, (x.size,))  # type: ignore[no-any-return]
 
 
-def _per_element(name: str, x: Expr, dim: int, index: Expr) -> tuple[tuple[int, ...], int, Expr]:
+def per_element(name: str, x: Expr, dim: int, index: Expr) -> tuple[tuple[int, ...], int, Expr]:
     """The shape, axis and index of a function with an index per element, 0-d as 1-d."""
     index = _integers(name, index)
     at = wrap_dim(name, dim, x.ndim)
@@ -92,16 +110,16 @@ def _ref_gather(x: np.ndarray, dim: int, index: np.ndarray) -> Any:
 @composite(
     ref=_ref_gather,
     samples=(
-        Case(T(4), 0, _ints(6, below=4)),
-        Case(T(3, 4), 1, _ints(3, 2, below=4)),
-        Case(T(3, 4), 0, _ints(5, 2, below=3)),
-        Case(T(2, 3, 2), -1, _ints(2, 2, 3, below=2)),
-        Case(T(3, 4), 0, _ints(0, 4, below=3)),
+        Case(T(4), 0, ints_below(6, below=4)),
+        Case(T(3, 4), 1, ints_below(3, 2, below=4)),
+        Case(T(3, 4), 0, ints_below(5, 2, below=3)),
+        Case(T(2, 3, 2), -1, ints_below(2, 2, 3, below=2)),
+        Case(T(3, 4), 0, ints_below(0, 4, below=3)),
     ),
     errors=(
         Case(T(3), 0, np.array([5]), match="index 5 is out of bounds for dimension 0 with size 3"),
-        Case(T(3, 4), 0, _ints(2, 5, below=3), match="Size does not match at dimension 1"),
-        Case(T(3, 4), 0, _ints(2, below=3), match="same number of dimensions as input"),
+        Case(T(3, 4), 0, ints_below(2, 5, below=3), match="Size does not match at dimension 1"),
+        Case(T(3, 4), 0, ints_below(2, below=3), match="same number of dimensions as input"),
         Case(T(3), 0, T(2), match="Expected dtype int32/int64 for index"),
     ),
 )
@@ -111,27 +129,20 @@ def gather(input: Expr, dim: int, index: Expr, *, sparse_grad: bool = False) -> 
     ``out[i][j] = input[index[i][j]][j]`` for dim 0. Positions must lie in range; negative ones are
     refused.
     """
-    index = _index("gather", index)
-    shape, at, per = _per_element("gather", input, dim, index)
+    index = index_of("gather", index)
+    shape, at, per = per_element("gather", input, dim, index)
     if not per.size:
         return full(0, index.shape, input.dtype)
-    found = read(_line(input), _flat("gather", shape, at, per))
+    found = read(line(input), checked("gather", shape, at, per))
     return reshape(found, index.shape)  # type: ignore[no-any-return]
-
-
-def _index(name: str, index: Any) -> Expr:
-    """An index given as Expr, array or list."""
-    if isinstance(index, Expr):
-        return _integers(name, index)
-    return _integers(name, known(np.asarray(index)))
 
 
 @composite(
     ref=lambda x, dim, index: np.take(x, index, dim),
     samples=(
-        Case(T(4, 3), 0, _ints(5, below=4)),
-        Case(T(2, 4), -1, _ints(3, below=4)),
-        Case(T(4), 0, _ints(0, below=4)),
+        Case(T(4, 3), 0, ints_below(5, below=4)),
+        Case(T(2, 4), -1, ints_below(3, below=4)),
+        Case(T(4), 0, ints_below(0, below=4)),
     ),
     errors=(
         Case(T(3), 0, np.array([5]), match="index 5 is out of bounds", error=IndexError),
@@ -141,30 +152,30 @@ def _index(name: str, index: Any) -> Expr:
 def index_select(input: Expr, dim: int, index: Expr) -> Expr:
     """Slices picked along an axis."""
     at = wrap_dim("index_select", dim, input.ndim)
-    positions = _vector("index_select", _index("index_select", index))
+    positions = _vector("index_select", index_of("index_select", index))
     x = input if input.ndim else reshape(input, (1,))
-    checked = bounded_positions("index_select", positions, x.shape[at], at, False)
-    found = moved_axis(read(moved_axis(x, at, 0), checked), 0, at)
+    inside = bounded_positions("index_select", positions, x.shape[at], at, False)
+    found = moved_axis(read(moved_axis(x, at, 0), inside), 0, at)
     return found if input.ndim else reshape(found, ())  # type: ignore[no-any-return]
 
 
 @composite(
     ref=np.take,
-    samples=(Case(T(3, 4), _ints(2, 2, below=12, lo=-12)), Case(T(5), _ints(below=5))),
+    samples=(Case(T(3, 4), ints_below(2, 2, below=12, lo=-12)), Case(T(5), ints_below(below=5))),
     errors=(Case(T(3, 4), np.array([12]), match="index 12 is out of", error=IndexError),),
 )
 def take(input: Expr, index: Expr) -> Expr:
     """Elements picked from the flattened tensor; negative positions count from the end."""
-    positions = bounded_positions("take", _index("take", index), input.size, 0)
-    return read(_line(input), positions)  # type: ignore[no-any-return]
+    positions = bounded_positions("take", index_of("take", index), input.size, 0)
+    return read(line(input), positions)  # type: ignore[no-any-return]
 
 
 @composite(
     ref=lambda x, indices, dim=None: np.take_along_axis(x, indices, dim),
     samples=(
-        Case(T(3, 4), _ints(3, 2, below=4, lo=-4), 1),
-        Case(T(3, 4), _ints(2, 1, below=3), 0),
-        Case(T(3), _ints(2, below=3), None),
+        Case(T(3, 4), ints_below(3, 2, below=4, lo=-4), 1),
+        Case(T(3, 4), ints_below(2, 1, below=3), 0),
+        Case(T(3), ints_below(2, below=3), None),
     ),
     errors=(
         Case(T(3, 4), np.array([0]), 0, match="same number of dimensions"),
@@ -173,9 +184,9 @@ def take(input: Expr, index: Expr) -> Expr:
 )
 def take_along_dim(input: Expr, indices: Expr, dim: int | None = None) -> Expr:
     """Elements picked along an axis; input and indices broadcast along the others."""
-    index = _index("take_along_dim", indices)
+    index = index_of("take_along_dim", indices)
     if dim is None:
-        return take(input, _line(index))  # type: ignore[no-any-return]
+        return take(input, line(index))  # type: ignore[no-any-return]
     if index.ndim != input.ndim:
         raise RuntimeError(
             "take_along_dim: input and indices should have the same number of dimensions, but got "
@@ -188,8 +199,8 @@ def take_along_dim(input: Expr, indices: Expr, dim: int | None = None) -> Expr:
     index = expand(index, tuple(index.shape[at] if d == at else s for d, s in enumerate(common)))
     if not index.size:
         return full(0, index.shape, input.dtype)
-    positions = _flat("take_along_dim", whole.shape, at, index, negative=True)
-    return reshape(read(_line(whole), positions), index.shape)  # type: ignore[no-any-return]
+    positions = checked("take_along_dim", whole.shape, at, index, negative=True)
+    return reshape(read(line(whole), positions), index.shape)  # type: ignore[no-any-return]
 
 
 # -- writing, one index per element ------------------------------------------------------
@@ -204,7 +215,7 @@ def _ref_scatter(x: np.ndarray, dim: int, index: np.ndarray, src: Any, *, how: A
     return out
 
 
-def _source(name: str, x: Expr, index: Expr, src: Any) -> Expr:
+def source_of(name: str, x: Expr, index: Expr, src: Any) -> Expr:
     """What is written, as a vector in step with the positions."""
     if not isinstance(src, Expr):
         return full(src, (index.size,), x.dtype)
@@ -221,25 +232,25 @@ def _source(name: str, x: Expr, index: Expr, src: Any) -> Expr:
         )
     for d, size in enumerate(index.shape):
         src = sliced(src, d, 0, size)
-    return _line(src)
+    return line(src)
 
 
 _SCATTER_SAMPLES = (
-    Case(T(4), 0, _ints(6, below=4), T(6)),
-    Case(T(3, 4), 1, _ints(3, 2, below=4), T(3, 2)),
-    Case(T(3, 4), 0, _ints(2, 3, below=3), T(5, 4)),
-    Case(T(3), 0, _ints(0, below=3), T(0)),
+    Case(T(4), 0, ints_below(6, below=4), T(6)),
+    Case(T(3, 4), 1, ints_below(3, 2, below=4), T(3, 2)),
+    Case(T(3, 4), 0, ints_below(2, 3, below=3), T(5, 4)),
+    Case(T(3), 0, ints_below(0, below=3), T(0)),
 )
 _SCATTER_ERRORS = (
     Case(T(3), 0, np.array([3]), T(1), match="index 3 is out of bounds for dimension 0 with size 3"),
-    Case(T(3), 0, _ints(2, below=3), T(1), match=r"Expected index \[2\] to be no larger than src \[1\]"),
-    Case(T(3, 2), 0, _ints(2, below=3), T(2), match="same number of dimensions"),
+    Case(T(3), 0, ints_below(2, below=3), T(1), match=r"Expected index \[2\] to be no larger than src \[1\]"),
+    Case(T(3, 2), 0, ints_below(2, below=3), T(2), match="same number of dimensions"),
 )
 
 
 @composite(
     ref=_ref_scatter,
-    samples=(*_SCATTER_SAMPLES, Case(T(3, 4), 0, _ints(2, 4, below=3), 1.5)),
+    samples=(*_SCATTER_SAMPLES, Case(T(3, 4), 0, ints_below(2, 4, below=3), 1.5)),
     errors=_SCATTER_ERRORS,
 )
 def scatter(
@@ -255,15 +266,15 @@ def scatter(
         if reduce not in names:
             raise RuntimeError(f"scatter: reduce argument must be either add or multiply (got {reduce!r})")
         if not isinstance(written, Expr):
-            written = full(written, _index("scatter", index).shape, input.dtype)
+            written = full(written, index_of("scatter", index).shape, input.dtype)
         from symgrad.ops.grouped import scatter_reduce
 
         return scatter_reduce(input, dim, index, written, names[reduce])  # type: ignore[no-any-return]
-    shape, at, per = _per_element("scatter", input, dim, _index("scatter", index))
+    shape, at, per = per_element("scatter", input, dim, index_of("scatter", index))
     if not per.size:
         return input
-    vector = _source("scatter", input, per, written)
-    made = put_last(_line(input), (_flat("scatter", shape, at, per),), vector)
+    vector = source_of("scatter", input, per, written)
+    made = put_last(line(input), (checked("scatter", shape, at, per),), vector)
     return reshape(made, input.shape)  # type: ignore[no-any-return]
 
 
@@ -274,11 +285,11 @@ def scatter(
 )
 def scatter_add(input: Expr, dim: int, index: Expr, src: Expr) -> Expr:
     """`input` with elements of `src` added along an axis, one position per element."""
-    shape, at, per = _per_element("scatter_add", input, dim, _index("scatter_add", index))
+    shape, at, per = per_element("scatter_add", input, dim, index_of("scatter_add", index))
     if not per.size:
         return input
-    vector = _source("scatter_add", input, per, src)
-    total = put_sum(vector, _flat("scatter_add", shape, at, per), size=(input.size,))
+    vector = source_of("scatter_add", input, per, src)
+    total = put_sum(vector, checked("scatter_add", shape, at, per), size=(input.size,))
     return input + reshape(total, input.shape)  # type: ignore[no-any-return]
 
 
@@ -291,12 +302,12 @@ def _ref_index_add(x: np.ndarray, dim: int, index: Any, source: np.ndarray, *, a
     return np.moveaxis(out, 0, dim)
 
 
-def _slices(
+def slices_of(
     name: str, x: Expr, dim: int, index: Any, source: Expr, negative: bool
 ) -> tuple[int, Expr, Expr]:
     """The axis, its positions, and the source with the axis in front."""
     at = wrap_dim(name, dim, x.ndim)
-    positions = _vector(name, _index(name, index))
+    positions = _vector(name, index_of(name, index))
     source = source if source.ndim else reshape(source, (1,))
     if source.dtype is not x.dtype:
         raise RuntimeError(
@@ -315,20 +326,20 @@ def _slices(
             )
     size = x.shape[at] if x.ndim else 1
     error: type[Exception] = IndexError if negative else RuntimeError
-    checked = bounded_positions(name, positions, size, at, negative, error)
-    return at, checked, moved_axis(source, at, 0)
+    inside = bounded_positions(name, positions, size, at, negative, error)
+    return at, inside, moved_axis(source, at, 0)
 
 
 _SLICE_SAMPLES = (
-    Case(T(4, 3), 0, _ints(5, below=4), T(5, 3)),
-    Case(T(2, 4), -1, _ints(3, below=4), T(2, 3)),
-    Case(T(4), 0, _ints(0, below=4), T(0)),
+    Case(T(4, 3), 0, ints_below(5, below=4), T(5, 3)),
+    Case(T(2, 4), -1, ints_below(3, below=4), T(2, 3)),
+    Case(T(4), 0, ints_below(0, below=4), T(0)),
 )
 
 
 @composite(
     ref=_ref_index_add,
-    samples=(*_SLICE_SAMPLES, Case(T(4), 0, _ints(3, below=4), T(3), alpha=2.5)),
+    samples=(*_SLICE_SAMPLES, Case(T(4), 0, ints_below(3, below=4), T(3), alpha=2.5)),
     errors=(
         Case(T(3), 0, np.array([5]), T(1), match="index 5 is out of bounds"),
         Case(T(3), 0, np.array([0]), T(2), match=r"Number of indices \(1\) should be equal"),
@@ -336,7 +347,7 @@ _SLICE_SAMPLES = (
 )
 def index_add(input: Expr, dim: int, index: Expr, source: Expr, *, alpha: Any = 1) -> Expr:
     """`input` with slices of `source` added at positions of an axis."""
-    at, positions, slices = _slices("index_add", input, dim, index, source, False)
+    at, positions, slices = slices_of("index_add", input, dim, index, source, False)
     x = input if input.ndim else reshape(input, (1,))
     if not isinstance(alpha, Expr) and alpha == 1:
         scaled = slices
@@ -363,7 +374,7 @@ def _ref_index_copy(x: np.ndarray, dim: int, index: Any, source: np.ndarray) -> 
 )
 def index_copy(input: Expr, dim: int, index: Expr, source: Expr) -> Expr:
     """`input` with slices of `source` written at positions of an axis; the last write wins."""
-    at, positions, slices = _slices("index_copy", input, dim, index, source, True)
+    at, positions, slices = slices_of("index_copy", input, dim, index, source, True)
     x = input if input.ndim else reshape(input, (1,))
     made = put_last(moved_axis(x, at, 0), (positions,), slices)
     return reshape(moved_axis(made, 0, at), input.shape)  # type: ignore[no-any-return]
@@ -377,14 +388,14 @@ def _ref_index_fill(x: np.ndarray, dim: int, index: Any, value: float) -> Any:
 
 @composite(
     ref=_ref_index_fill,
-    samples=(Case(T(4, 3), 0, _ints(2, below=4), 1.5), Case(T(2, 4), 1, _ints(3, below=4), -1.0)),
+    samples=(Case(T(4, 3), 0, ints_below(2, below=4), 1.5), Case(T(2, 4), 1, ints_below(3, below=4), -1.0)),
     errors=(Case(T(3), 0, np.array([7]), 0.0, match="index 7 is out of bounds", error=IndexError),),
 )
 def index_fill(input: Expr, dim: int, index: Expr, value: Any) -> Expr:
     """`input` with slices at positions of an axis filled with one value."""
     at = wrap_dim("index_fill", dim, input.ndim)
     x = input if input.ndim else reshape(input, (1,))
-    given = _vector("index_fill", _index("index_fill", index))
+    given = _vector("index_fill", index_of("index_fill", index))
     positions = bounded_positions("index_fill", given, x.shape[at], at)
     hit = put_any(full(True, positions.shape, dtypes.bool_), positions, size=(x.shape[at],))
     along = reshape(hit, tuple(s if d == at else 1 for d, s in enumerate(x.shape)))
@@ -432,7 +443,7 @@ def index_put(input: Expr, indices: Sequence[Any], values: Any, accumulate: bool
         added = expand(cast_to(added, input.dtype), positions.shape)
     except RuntimeError:
         raise _mismatch(added.shape, positions.shape) from None
-    total = put_sum(_line(added), _line(positions), size=(input.size,))
+    total = put_sum(line(added), line(positions), size=(input.size,))
     return input + reshape(total, input.shape)  # type: ignore[no-any-return]
 
 
@@ -453,8 +464,8 @@ def _ref_put(x: np.ndarray, index: Any, source: Any, accumulate: bool = False) -
 @composite(
     ref=_ref_put,
     samples=(
-        Case(T(2, 3), _ints(4, below=6, lo=-6), T(4)),
-        Case(T(2, 3), _ints(2, 2, below=6), T(2, 2), True),
+        Case(T(2, 3), ints_below(4, below=6, lo=-6), T(4)),
+        Case(T(2, 3), ints_below(2, 2, below=6), T(2, 2), True),
     ),
     errors=(
         Case(T(3), np.array([3]), T(1), match="index 3 is out of", error=IndexError),
@@ -463,17 +474,17 @@ def _ref_put(x: np.ndarray, index: Any, source: Any, accumulate: bool = False) -
 )
 def put(input: Expr, index: Expr, source: Expr, accumulate: bool = False) -> Expr:
     """`input` with elements of `source` written at positions of the flattened tensor."""
-    index = _index("put", index)
+    index = index_of("put", index)
     if index.size != source.size:
         raise RuntimeError(
             "put_(): Expected source and index to have the same number of elements, but got source.numel() "
             f"= {source.size}, index.numel() = {index.size}"
         )
-    positions = _line(bounded_positions("put", index, input.size, 0))
+    positions = line(bounded_positions("put", index, input.size, 0))
     if accumulate:
-        total = put_sum(_line(source), positions, size=(input.size,))
+        total = put_sum(line(source), positions, size=(input.size,))
         return input + reshape(total, input.shape)  # type: ignore[no-any-return]
-    return reshape(put_last(_line(input), (positions,), _line(source)), input.shape)  # type: ignore[no-any-return]
+    return reshape(put_last(line(input), (positions,), line(source)), input.shape)  # type: ignore[no-any-return]
 
 
 # -- masks ------------------------------------------------------------------------------
@@ -541,7 +552,7 @@ def masked_scatter(input: Expr, mask: Expr, source: Expr) -> Expr:
 
     condition = mask if isinstance(mask, Expr) else known(np.asarray(mask))
     shape = broadcast_shapes("masked_scatter", [input.shape, _condition("masked_scatter", condition).shape])
-    chosen = _line(expand(condition, shape))
+    chosen = line(expand(condition, shape))
     if not chosen.size:
         return expand(input, shape)  # type: ignore[no-any-return]
     count = value_of(chosen)
@@ -553,6 +564,6 @@ def masked_scatter(input: Expr, mask: Expr, source: Expr) -> Expr:
     if not source.size:
         return expand(input, shape)  # type: ignore[no-any-return]
     number = where(chosen, cumsum(cast_to(chosen, dtypes.int64), 0) - 1, 0)
-    taken = read(_line(source), bounded_positions("masked_scatter", number, source.size, 0))
-    made = where(chosen, cast_to(taken, input.dtype), _line(expand(input, shape)))
+    taken = read(line(source), bounded_positions("masked_scatter", number, source.size, 0))
+    made = where(chosen, cast_to(taken, input.dtype), line(expand(input, shape)))
     return reshape(made, shape)  # type: ignore[no-any-return]
