@@ -8,7 +8,7 @@ there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from symgrad.expr import Expr
@@ -107,11 +107,13 @@ def form(notation: Notation, op: Op, args: tuple[Term, ...], attrs: dict[str, An
         return None
 
 
-def written(notation: Notation, node: Expr, args: tuple[Term, ...]) -> Term:
+def written(
+    notation: Notation, node: Expr, args: tuple[Term, ...], known: Collection[str] | None = None
+) -> Term:
     """The term of an elementwise node: its form if that is one operation, else its name.
 
     So ``x / y`` prints as a quotient, while ``sigmoid(x)`` and ``log1p(x)`` keep their names
-    instead of being spelled out at each use.
+    instead of being spelled out at each use. With `known`, only names in it are kept.
     """
     table = notation.table
     attrs = node.attributes()
@@ -122,6 +124,8 @@ def written(notation: Notation, node: Expr, args: tuple[Term, ...]) -> Term:
                 return made
             return table.elementwise("call", args, node.dtype.name)
         if all(a in args or a.head == "number" for a in made.args) and made.head != "number":
+            return made
+        if known is not None and node.op.name not in known:
             return made
     shown = tuple(f"{k}={show(v)}" for k, v in attrs.items() if v is not None)
     return table.elementwise("call", args, (node.op.name, shown) if shown else node.op.name)

@@ -7,7 +7,7 @@ known here prints by its name. Start reading at `read`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -44,7 +44,9 @@ def number_of(node: Expr) -> bool | int | float | None:
     return value
 
 
-def read(roots: Sequence[Expr], names: Names | None = None) -> tuple[Table, list[Term]]:
+def read(
+    roots: Sequence[Expr], names: Names | None = None, known: Collection[str] | None = None
+) -> tuple[Table, list[Term]]:
     """Strict terms of `roots`.
 
     Parameters
@@ -52,6 +54,8 @@ def read(roots: Sequence[Expr], names: Names | None = None) -> tuple[Table, list
     roots : sequence of Expr
     names : mapping, optional
         Expressions to print by a name, leaves or intermediate, by expression or its id.
+    known : collection of str, optional
+        Functions that may be called by name; others are spelled out by their forms.
     """
     table = Table()
     notation = Notation(table)
@@ -70,7 +74,7 @@ def read(roots: Sequence[Expr], names: Names | None = None) -> tuple[Table, list
             terms[id(node)] = table.symbol(name, node.shape)
         else:
             args = tuple([terms[id(a)] for a in node.args])
-            terms[id(node)] = _term(notation, node, args)
+            terms[id(node)] = _term(notation, node, args, known)
     return table, [terms[id(r)] for r in roots]
 
 
@@ -89,11 +93,13 @@ def _fresh_names(names: Names | None) -> Callable[[str], str]:
     return fresh
 
 
-def _term(notation: Notation, node: Expr, args: tuple[Term, ...]) -> Term:
+def _term(
+    notation: Notation, node: Expr, args: tuple[Term, ...], known: Collection[str] | None
+) -> Term:
     op = node.op
     table = notation.table
     if op.family == "elementwise":
-        return written(notation, node, args)
+        return written(notation, node, args, known)
     special = _MOVEMENTS.get(op)
     if special is not None:
         return special(table, args, node)

@@ -21,7 +21,7 @@ from symgrad.formula.elements import objects, unroll
 from symgrad.formula.read import is_leaf, number_of
 from symgrad.formula.tree import Shape, broadcast, minimal, padded
 
-DEEP = 30
+DEEP = 20
 """With cse, nesting deeper than this is cut by a replacement: SymPy recurses on depth."""
 
 
@@ -109,7 +109,7 @@ class _Scalars:
         self.cse = cse
         self.made: dict[int, Any] = {}
         self.shape: dict[int, Shape] = {}
-        self.leaf_names = _numbered({str(v) for v in names.values()})
+        self.leaf_names = _numbered(_taken(sp, names))
 
     def run(self) -> Any:
         sp = self.sp
@@ -189,6 +189,15 @@ def _leaf(sp: Any, node: Expr, name: Any, fresh: Iterator[str]) -> Any:
     return sp.Symbol(next(fresh), real=True) if node.dtype.category else sp.Symbol(next(fresh))
 
 
+def _taken(sp: Any, names: Mapping[Any, Any]) -> set[str]:
+    """Names that the user's symbols have."""
+    found = {v for v in names.values() if isinstance(v, str)}
+    for v in names.values():
+        if isinstance(v, sp.Basic):
+            found |= {s.name for s in v.free_symbols if hasattr(s, "name")}
+    return found
+
+
 def _numbered(taken: set[str]) -> Iterator[str]:
     return (name for k in count() if (name := f"x{k}") not in taken)
 
@@ -215,7 +224,7 @@ def _elements(sp: Any, value: Any) -> np.ndarray | None:
 def _written_out(
     sp: Any, expr: Expr, names: Mapping[Any, Any], arrays: Mapping[Any, np.ndarray]
 ) -> Any:
-    fresh = _numbered({str(v) for v in names.values()})
+    fresh = _numbered(_taken(sp, names))
 
     def leaf(node: Expr) -> np.ndarray | None:
         key = id(node) if id(node) in names else node

@@ -8,7 +8,7 @@ ones get a name, so neither depth nor sharing costs more than linear time. Start
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 
 from symgrad.expr import Expr
@@ -30,6 +30,10 @@ REDUCTIONS = {
 """What torch calls a reduction by this combination; others print as they are."""
 
 Written = tuple[str, int]
+"""A text and how strongly it binds."""
+
+
+Write = Callable[["Printer", Term], Written]
 
 
 def text(expr: Expr, names: Names | None = None, limit: int | None = 200) -> str:
@@ -99,18 +103,30 @@ class Printer:
         Terms printed by a name.
     body : dict of Term to str
         What a named term stands for.
+    write : mapping from head to function
+        How each head is written.
+    prefix : str
+        Before the names of functions.
     """
 
-    def __init__(self, names: dict[Term, str], limit: int | None) -> None:
+    def __init__(
+        self,
+        names: dict[Term, str],
+        limit: int | None,
+        write: Mapping[str, Write] | None = None,
+        prefix: str = "",
+    ) -> None:
         self.names = names
         self.limit = limit
+        self.write = WRITE if write is None else write
+        self.prefix = prefix
         self.body: dict[Term, str] = {}
         self.written: dict[Term, Written] = {}
 
     def visit(self, roots: list[Term]) -> None:
         """Write everything below `roots`."""
         for t in topological(roots):
-            made = WRITE.get(t.head, _opaque)(self, t)
+            made = self.write.get(t.head, _opaque)(self, t)
             name = self.names.get(t)
             if name is not None:
                 self.body[t] = made[0]
@@ -217,7 +233,7 @@ def _power(p: Printer, base: Term, exponent: Number) -> Written:
     if exponent == 1:
         return p.written[base]
     if exponent == 0.5:
-        return f"sqrt({p.of(base, 0)})", ATOM
+        return f"{p.prefix}sqrt({p.of(base, 0)})", ATOM
     shown = number_text(exponent)
     shown = f"({shown})" if "/" in shown else shown
     return f"{p.of(base, POWER + 1)}**{shown}", POWER
@@ -258,7 +274,7 @@ def _logic(p: Printer, t: Term) -> Written:
 def _piecewise(p: Printer, t: Term) -> Written:
     *pairs, otherwise = t.args
     parts = [
-        f"where({p.of(c, 0)}, {p.of(v, 0)}, " for v, c in zip(pairs[::2], pairs[1::2], strict=True)
+        f"{p.prefix}where({p.of(c, 0)}, {p.of(v, 0)}, " for v, c in zip(pairs[::2], pairs[1::2], strict=True)
     ]
     return "".join(parts) + p.of(otherwise, 0) + ")" * len(parts), ATOM
 
@@ -361,7 +377,7 @@ def _shape(shape: Shape) -> str:
     return str(shape[0]) if len(shape) == 1 else str(tuple(shape))
 
 
-WRITE: dict[str, Callable[[Printer, Term], Written]] = {
+WRITE: dict[str, Write] = {
     "number": _number,
     "symbol": _symbol,
     "sum": _sum,
