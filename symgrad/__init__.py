@@ -43,7 +43,8 @@ from symgrad.autograd import (
     set_grad_enabled,
 )
 from symgrad.compiled import compile as compile
-from symgrad import linalg, nn, special
+from symgrad import func, linalg, nn, special
+from symgrad.func import vmap as vmap
 from symgrad.reading import export_c as export_c
 from symgrad.reading import lambdify as lambdify
 from symgrad.reading import to_latex as to_latex

@@ -200,6 +200,9 @@ def _library(count: int, node: Expr, args: Sequence[Expr], flags: Sequence[bool]
 
 
 def _alias(count: int, node: Expr, args: Sequence[Expr], flags: Sequence[bool]) -> Expr:
+    if node.attrs:
+        # A note on the value of one element says nothing of the batch.
+        return args[0] if flags[0] else with_batch(args[0], count)
     return node.op(*_full(count, args, flags))
 
 
