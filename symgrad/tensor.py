@@ -57,25 +57,42 @@ class Slot:
 
 
 class Storage:
-    """Memory as a sequence of values: its version, its last writer, its outside buffer."""
+    """Memory as a sequence of values: its version, its last writer, its outside buffer.
 
-    __slots__ = ("outside", "version", "writer")
+    `quiet` counts the versions that the user's version counter does not show: writes through
+    `.data`, and the step from own to outside memory.
+    """
+
+    __slots__ = ("outside", "quiet", "version", "writer")
 
     def __init__(self) -> None:
         self.version = 0
+        self.quiet = 0
         self.writer: Family | None = None
         self.outside: np.ndarray | None = None
 
+    def step(self, writer: Family, quiet: bool) -> None:
+        """Go to the next version, which `writer` holds."""
+        self.version += 1
+        self.quiet += quiet
+        self.writer = writer
+        writer.seen = self.version
+
 
 class Family:
-    """A history over a storage: the base's node, and the version it was last in step with."""
+    """A history over a storage: the base's node, and the version it was last in step with.
 
-    __slots__ = ("node", "seen", "storage")
+    `base` refers weakly to the tensor that is no view; `quiet` says that writes are not counted.
+    """
 
-    def __init__(self, storage: Storage, node: Expr) -> None:
+    __slots__ = ("base", "node", "quiet", "seen", "storage")
+
+    def __init__(self, storage: Storage, node: Expr, quiet: bool = False) -> None:
         self.storage = storage
         self.node = node
         self.seen = storage.version
+        self.quiet = quiet
+        self.base: Callable[[], Tensor | None] | None = None
 
     def current(self) -> Expr:
         """The base's node, with the value that other families may have written."""
@@ -97,6 +114,49 @@ def joined(value: Expr, history: Expr) -> Expr:
         return leaf
     with grad_mode(True):
         return join(value, history)  # type: ignore[no-any-return]
+
+
+class Barrier:
+    """A step in a view's path that moves nothing but forbids writing through the view.
+
+    Parameters
+    ----------
+    reason : str
+        What an in-place change raises.
+    cut : bool
+        Whether the view has no history: a view made under `no_grad`, a leaf of its own.
+    """
+
+    attributes = ()
+    name = "barrier"
+
+    def __init__(self, reason: str, cut: bool = False) -> None:
+        self.reason = reason
+        self.cut = cut
+
+    def __call__(self, x: Expr) -> Expr:
+        if not (self.cut and x.requires_grad):
+            return x
+        return Expr(INPUT, (x,), (), x.shape, x.dtype, True)
+
+    def ref(self, x: np.ndarray) -> np.ndarray:
+        """The array itself."""
+        return x
+
+    def adjoint(self, g: Expr, x: Expr) -> tuple[Expr]:
+        """The cotangent itself."""
+        return (g,)
+
+
+_TITLES = {
+    "bool": "Bool", "uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long",
+    "float32": "Float", "float64": "Double", "complex64": "ComplexFloat", "complex128": "ComplexDouble",
+}  # fmt: skip
+
+
+def title(dtype: DType) -> str:
+    """The dtype's name in torch's error messages."""
+    return _TITLES[dtype.name]
 
 
 def put_back(op: Any, attrs: dict[str, Any], base: Expr, value: Expr) -> Expr:
@@ -128,7 +188,7 @@ class Tensor:
         Where `backward` accumulates, for leaves and retained tensors.
     """
 
-    __slots__ = ("__weakref__", "_family", "_name", "_node", "_path", "_seen", "_slot")
+    __slots__ = ("__dict__", "__weakref__", "_family", "_name", "_node", "_path", "_seen", "_slot")
     __array_priority__ = 1000
 
     # Attached by symgrad.interface and symgrad.autograd; declared for type checkers.
@@ -171,6 +231,7 @@ class Tensor:
         """The tensor's family, made on first need."""
         if self._family is None:
             self._family = Family(Storage(), self._node)
+            self._family.base = weakref.ref(self)
         return self._family
 
     def alias(self, node: Expr, steps: tuple[Step, ...]) -> Tensor:
@@ -241,24 +302,6 @@ class Tensor:
         """Whether the dtype is complex."""
         return False
 
-    def stride(self, dim: int | None = None) -> Any:
-        """Row-major strides in elements."""
-        steps = []
-        step = 1
-        for s in reversed(self._node.shape):
-            steps.append(step)
-            step *= max(s, 1)
-        strides = tuple(reversed(steps))
-        return strides if dim is None else strides[dim]
-
-    def is_contiguous(self) -> bool:
-        """True: values are always laid out in row-major order."""
-        return True
-
-    def contiguous(self) -> Tensor:
-        """The tensor itself: values are always laid out in row-major order."""
-        return self
-
     @property
     def name(self) -> str | None:
         """The name that formulas print."""
@@ -271,7 +314,10 @@ class Tensor:
 
     @property
     def _version(self) -> int:
-        return 0 if self._family is None else self._family.storage.version
+        if self._family is None:
+            return 0
+        storage = self._family.storage
+        return storage.version - storage.quiet
 
     # -- autograd facts ---------------------------------------------------------------
 
@@ -335,13 +381,13 @@ class Tensor:
             )
         if value.shape != self.shape:
             raise RuntimeError(
-                f"assigned grad has data of a different size (got {tuple(value.shape)}, tensor is "
-                f"{tuple(self.shape)}); reshape it"
+                f"attempting to assign a gradient of size '{list(value.shape)}' to a tensor of size "
+                f"'{list(self.shape)}'. Please ensure that the gradient and the tensor are the same size"
             )
         if value.dtype is not self.dtype:
             raise RuntimeError(
-                f"assigned grad has data of a different type (got {value.dtype!r}, tensor is "
-                f"{self.dtype!r}); convert with .to"
+                "assigned grad has data of a different type: attempting to assign a gradient with "
+                f"dtype '{value.dtype!r}' to a tensor with dtype '{self.dtype!r}'; convert with .to"
             )
         if value is self:
             raise RuntimeError("can't assign Variable as its own grad")
@@ -353,6 +399,9 @@ class Tensor:
 
     def detach(self) -> Tensor:
         """The same memory without history."""
+        return self._detached(False)
+
+    def _detached(self, quiet: bool) -> Tensor:
         node = self.expr()
         cut = node if not node.requires_grad else detach(node)
         if node.value is not None and cut is not node:
@@ -361,10 +410,12 @@ class Tensor:
         family = self.family()
         if self._path:
             base = family.current()
-            made._family = Family(family.storage, base if not base.requires_grad else detach(base))
+            own = base if not base.requires_grad else detach(base)
+            made._family = Family(family.storage, own, quiet)
             made._path = self._path
         else:
-            made._family = Family(family.storage, cut)
+            made._family = Family(family.storage, cut, quiet)
+            made._family.base = weakref.ref(made)
         made._seen = family.storage.version
         return made
 
@@ -383,18 +434,28 @@ class Tensor:
 
     @property
     def data(self) -> Tensor:
-        return self.detach()
+        return self._detached(True)
 
     @data.setter
     def data(self, value: Tensor) -> None:
-        new = value.expr()
-        if new.shape != self._node.shape or new.dtype is not self._node.dtype:
+        new, old = value.expr(), self.expr()
+        if new.dtype is not old.dtype:
             raise RuntimeError(
-                f"set_data: needs the same shape and dtype (got {new.shape}, {new.dtype!r}; have "
-                f"{self._node.shape}, {self._node.dtype!r})"
+                "Attempted to call `variable.set_data(tensor)`, but `variable` and `tensor` have "
+                f"incompatible tensor type (got {new.dtype!r}, have {old.dtype!r}); convert with .to"
             )
         self._family, self._path = None, ()
-        self._become(joined(new, self._node))
+        if new.shape == old.shape or not old.requires_grad:
+            self._become(joined(new, old))
+            return
+        if old.op is not INPUT:
+            raise RuntimeError(
+                f"set_data: a computed tensor needs data of its shape (got {new.shape}, have "
+                f"{old.shape}); use detach()"
+            )
+        leaf = Expr(INPUT, (new,), (), new.shape, new.dtype, True)
+        leaf.meta = old.meta
+        self._become(leaf)
 
     # -- writing ----------------------------------------------------------------------
 
@@ -406,15 +467,21 @@ class Tensor:
         if node.requires_grad and node.op is INPUT and not self._path:
             raise RuntimeError(
                 "a leaf Variable that requires grad is being used in an in-place operation. "
-                "Use torch.no_grad() around it, or an out-of-place operation."
+                "Use no_grad() around it, or an out-of-place operation."
             )
-        if self._path:
-            base = self.family().current()
-            if base.requires_grad and base.op is INPUT:
-                raise RuntimeError(
-                    "a view of a leaf Variable that requires grad is being used in an in-place "
-                    "operation. Use torch.no_grad() around it, or an out-of-place operation."
-                )
+        if not self._path:
+            return
+        base = self.family().current()
+        if not base.requires_grad:
+            return
+        for op, _ in self._path:
+            if isinstance(op, Barrier):
+                raise RuntimeError(op.reason)
+        if base.op is INPUT:
+            raise RuntimeError(
+                "a view of a leaf Variable that requires grad is being used in an in-place "
+                "operation. Use no_grad() around it, or an out-of-place operation."
+            )
 
     def write(self, new: Expr) -> Tensor:
         """Replace this tensor's value in place, for its views and aliases too.
@@ -428,8 +495,8 @@ class Tensor:
         old = self.expr()
         if new.dtype.category > old.dtype.category:
             raise RuntimeError(
-                f"result type {new.dtype.name} can't be cast to the desired output type "
-                f"{old.dtype.name}; convert the tensor first"
+                f"result type {title(new.dtype)} can't be cast to the desired output type "
+                f"{title(old.dtype)}; convert the tensor first"
             )
         new = cast_to(new, old.dtype)
         if new.shape != old.shape:
@@ -453,10 +520,8 @@ class Tensor:
                 base = joined(base, family.node)
         else:
             base = new
-        storage.version += 1
-        storage.writer = family
         family.node = base
-        family.seen = storage.version
+        storage.step(family, family.quiet)
         self._node = new
         self._seen = storage.version
         if storage.outside is not None:
@@ -522,17 +587,17 @@ class Tensor:
             own = np.array(base.value, base.dtype.numpy)
             storage.outside = own
             family.node = input_node(base.shape, base.dtype, own)
+            storage.step(family, True)
             if not self._path:
                 self._node = family.node
+                self._seen = storage.version
         array = storage.outside
         for op, attrs in self._path:
             array = op.ref(array, **dict(zip(op.attributes, attrs, strict=True)))
         return array
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        if self.requires_grad:
-            return np.array(self.numpy(), dtype)
-        return np.array(self.look(), dtype)
+        return np.array(self.numpy() if self.requires_grad else self.look(), dtype)
 
     def __bool__(self) -> bool:
         if self._node.size != 1:
