@@ -249,7 +249,8 @@ class Program:
         shift = -arena.ctypes.data % ALIGN
         table: list[np.ndarray] = [*arrays]
         table += [np.empty(n.shape, n.dtype.numpy) for n in self.outputs]
-        by_slot = {self.slots[n.number]: n for n in self.schedule.stored}
+        stored = [n for n in self.schedule.stored if n.number in self.slots]
+        by_slot = {self.slots[n.number]: n for n in stored}
         first = len(table)
         for k, offset in enumerate(self.pieces):
             n = by_slot.get(first + k)
