@@ -1,7 +1,7 @@
 """Means, variances, norms, log-sum-exp and other quantities made of sums.
 
-All are composites. `root` is the one op with a meaning of its own here: a square root whose
-derivatives at 0 are 0, the minimum-norm choice for norms and standard deviations. Start reading
+All are composites but `root`: a square root whose derivatives at 0 are 0, the minimum-norm choice
+for norms and standard deviations. Start reading
 at `var`, then `vector_norm`.
 """
 
@@ -16,12 +16,12 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import REGISTRY, Case, T, cast_to, composite
+from symgrad.op import CONSTANT, REGISTRY, Case, Elementwise, T, cast_to, composite, op
 from symgrad.ops.alias import detach
-from symgrad.ops.arithmetic import eq, keep, ne, where
+from symgrad.ops.arithmetic import add, div, eq, keep, mul, ne, neg, where
 from symgrad.ops.contract import matmul
 from symgrad.ops.extrema import amax, amin
-from symgrad.ops.movement import diagonal, permute, reshape
+from symgrad.ops.movement import diagonal, full, permute, reshape
 from symgrad.ops.reduce import (
     OUT_OF_RANGE,
     Dims,
@@ -33,9 +33,59 @@ from symgrad.ops.reduce import (
 from symgrad.ops.transcendental import exp, log, pow, sqrt
 
 
-def root(square: Expr) -> Expr:
-    """The square root of a sum of squares, with derivatives 0 where it is 0."""
-    return keep(ne(square, 0), sqrt(square))
+@op
+class root(Elementwise):
+    """Square root of a sum of squares; its derivatives at 0 are 0, the minimum-norm choice.
+
+    A cotangent with a factor of the root itself cancels it against the derivative 1 / (2 root), so
+    even powers of norms, and what is made of them, keep their derivatives at 0.
+    """
+
+    public = False
+    accepts = "float"
+    cost = 6.0
+    domain = (0.05, 4.0)
+    ref = np.sqrt
+    samples = (Case(T(2, 3, lo=0.1, hi=3)), Case(T(lo=0.1, hi=3)), Case(T(0)))
+
+    def sympy(sp: Any, x: Any) -> Any:
+        return sp.sqrt(x)
+
+    def vjp(g: Expr, out: Expr, x: Expr) -> Any:
+        rest = without_factor(g, out)
+        if rest is not None:
+            return (0.5 * rest,)
+        some = ne(x, 0)
+        return (keep(some, 0.5 * g / where(some, out, 1.0)),)
+
+    def lower(b: Any, x: Any) -> Any:
+        return b.sqrt(x)
+
+
+def without_factor(product: Expr, factor: Expr, depth: int = 8) -> Expr | None:
+    """`product` / `factor`, if the factor is found among the outer `depth` levels of a product."""
+    if product is factor:
+        return full(1.0, factor.shape, factor.dtype)
+    if product.shape != factor.shape or not product.args or not depth:
+        return None
+    if product.op in (mul, div):
+        first, second = product.args
+        rest = without_factor(first, factor, depth - 1)
+        if rest is not None:
+            return product.op(rest, second)
+        rest = without_factor(second, factor, depth - 1) if product.op is mul else None
+        return None if rest is None else first * rest
+    if product.op is neg:
+        rest = without_factor(product.args[0], factor, depth - 1)
+        return None if rest is None else -rest
+    if product.op is add:
+        parts = [without_factor(a, factor, depth - 1) for a in product.args]
+        return None if None in parts else add(*parts)
+    if product.op is pow and product.args[0] is factor:
+        exponent = product.args[1]
+        if exponent.op is CONSTANT and exponent.attrs[0] is not None and exponent.attrs[0] >= 1:
+            return pow(factor, float(exponent.attrs[0]) - 1.0)
+    return None
 
 
 def _absolute(x: Expr) -> Expr:
@@ -232,17 +282,19 @@ def std_mean(
 # -- norms ------------------------------------------------------------------------------
 
 
-def _power_norm(x: Expr, p: float, dims: tuple[int, ...]) -> Expr:
+def _power_norm(x: Expr, p: float, dims: tuple[int, ...], keepdim: bool) -> Expr:
     """(Σ |x|**p)**(1/p), with derivatives 0 where the norm is 0."""
     if p % 2 == 0 and p > 0:
         terms = pow(x, p)
-    elif p >= 3 and p == int(p):
+    elif (p >= 3 and p == int(p)) or p < 0:
         terms = pow(_absolute(x), p)
     else:
         # Lower powers have a kink or a pole at 0; the minimum-norm choice there is 0.
-        terms = keep(ne(x, 0), pow(_absolute(x), p)) if p > 0 else pow(_absolute(x), p)
-    total = sum(terms, dims, True)
-    return keep(ne(total, 0), pow(total, 1.0 / p))
+        some = ne(x, 0)
+        terms = keep(some, pow(where(some, _absolute(x), 1.0), p))
+    total = sum(terms, dims, keepdim)
+    some = ne(total, 0)
+    return keep(some, pow(where(some, total, 1.0), 1.0 / p))
 
 
 def norm_over(name: str, x: Expr, p: float, dim: Dims, keepdim: bool) -> Expr:
@@ -259,14 +311,12 @@ def norm_over(name: str, x: Expr, p: float, dim: Dims, keepdim: bool) -> Expr:
             )
         return (amax if p > 0 else amin)(_absolute(x), dims, keepdim)
     if p == 2:
-        result = root(sum(x * x, dims, True))
-    elif p == 1:
-        result = sum(_absolute(x), dims, True)
-    elif p == 0:
-        result = sum(cast_to(ne(x, 0), x.dtype), dims, True)
-    else:
-        result = _power_norm(x, float(p), dims)
-    return result if keepdim else _dropped(result, dims)
+        return root(sum(x * x, dims, keepdim))
+    if p == 1:
+        return sum(_absolute(x), dims, keepdim)
+    if p == 0:
+        return sum(cast_to(ne(x, 0), x.dtype), dims, keepdim)
+    return _power_norm(x, float(p), dims, keepdim)
 
 
 def _ref_norm(x: np.ndarray, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
@@ -307,7 +357,7 @@ def norm(
     """The p-norm over the given dimensions, or all; its derivative at 0 is 0."""
     x = input if dtype is None else cast_to(input, dtypes.as_dtype(dtype))
     if p == "nuc":
-        from symgrad.ops.decompositions import nuclear_norm
+        from symgrad.ops.norms import nuclear_norm
 
         return nuclear_norm(x, dim, keepdim)
     if isinstance(p, str) and p != "fro":
@@ -356,7 +406,8 @@ def logsumexp(input: Expr, dim: Dims, keepdim: bool = False) -> Expr:
         peak = detach(amax(x, dims, True))
         shift = where(eq(peak - peak, 0), peak, 0.0)
         total = sum(exp(x - shift), dims, True)
-        result = where(eq(total, 0), -math.inf, log(total)) + shift
+        none = eq(total, 0)
+        result = where(none, -math.inf, log(where(none, 1.0, total))) + shift
     else:
         result = log(sum(x, dims, True))
     return result if keepdim else _dropped(result, dims)
