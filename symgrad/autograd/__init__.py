@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from symgrad import interface
-from symgrad.autograd import engine
+from symgrad.autograd import engine, forward_ad, functional
 from symgrad.autograd.grad_mode import (
     enable_grad,
     inference_mode,
@@ -15,11 +15,15 @@ from symgrad.autograd.grad_mode import (
     set_grad_enabled,
 )
 from symgrad.autograd.graph import attach
+from symgrad.calculus.batching import batched, with_batch
+from symgrad.op import STATE, grad_mode, input_node
 from symgrad.tensor import Tensor
 
 __all__ = [
     "backward",
     "enable_grad",
+    "forward_ad",
+    "functional",
     "grad",
     "inference_mode",
     "is_grad_enabled",
@@ -173,20 +177,36 @@ def _batched(
     unused_fine: bool,
     materialize: bool,
 ) -> tuple[Tensor, ...]:
-    """One derivative per element of the cotangents' leading axis."""
-    given = _cotangents(grad_outputs, len(outputs), "grad")
-    count = given[0].shape[0]
-    rows = [
-        grad(
-            outputs, inputs, [g[k] for g in given], True, create_graph,
+    """Gradients for all elements of the cotangents' leading axis, as one batched graph."""
+    given = [g.expr() for g in _cotangents(grad_outputs, len(outputs), "grad")]
+    nodes = [y.expr() for y in outputs]
+    for number, (y, g) in enumerate(zip(nodes, given, strict=True)):
+        if not g.shape or g.shape[1:] != y.shape or g.shape[0] != given[0].shape[0]:
+            raise RuntimeError(
+                f"If `is_grads_batched=True`, we interpret the first dimension of each grad_output as the "
+                f"batch dimension (got grad_output[{number}] of shape {g.shape} for an output of shape "
+                f"{y.shape}); give one more leading axis, of one size"
+            )
+    cotangents = [input_node(y.shape, g.dtype) for y, g in zip(nodes, given, strict=True)]
+    rows = [Tensor(c) for c in cotangents]
+    before, STATE.tracing = STATE.tracing, True
+    try:
+        found = grad(
+            outputs, inputs, rows, True, create_graph,
             allow_unused=unused_fine, materialize_grads=materialize,
+        )  # fmt: skip
+    finally:
+        STATE.tracing = before
+    present = [t.expr() for t in found if t is not None]
+    with grad_mode(create_graph):
+        made = batched(present, cotangents, given)
+        whole = iter(
+            [
+                b if b.ndim > p.ndim else with_batch(b, given[0].shape[0])
+                for b, p in zip(made, present, strict=True)
+            ]
         )
-        for k in range(count)
-    ]  # fmt: skip
-    stack = interface.FUNCTIONS["stack"]
-    return tuple(
-        None if column[0] is None else stack(list(column)) for column in zip(*rows, strict=True)
-    )
+    return tuple([None if t is None else Tensor(next(whole)) for t in found])
 
 
 def _backward_method(
