@@ -104,8 +104,11 @@ class Lowering:
         return self.f.copysign(x, sign)
 
     def fmod(self, x: Val, y: Val) -> Val:
-        """Remainder of the division rounded towards zero, exact; of x by 0: NaN for floats, x else."""
-        return float_remainder(self.f, x, y) if is_float(x) else self.divide_integers(x, y)[1]
+        """Remainder of the division rounded towards zero, exact; by 0 NaN for floats, 0 else."""
+        if is_float(x):
+            return float_remainder(self.f, x, y)
+        zero = self.zero(y)
+        return self.select(self.compare("eq", y, zero), zero, self.divide_integers(x, y)[1])
 
     def value(self, x: Val) -> Value:
         """`x` with operators, for lowerings that are formulas; ``.val`` gives back the plain value.
@@ -135,6 +138,9 @@ class Lowering:
         zero = self.zero(y)
         one = self.const(1, y)
         bad = self.compare("eq", y, zero)
+        if self.unsigned:
+            quotient = self.select(bad, zero, self.f.udiv(x, self.select(bad, one, y)))
+            return quotient, self.f.sub(x, self.f.mul(quotient, y))
         minus = self.compare("eq", y, self.const(-1, y))
         safe = self.select(self.f.or_(bad, minus), one, y)
         quotient = self.select(minus, self.neg(x), self.f.sdiv(x, safe))
@@ -180,6 +186,10 @@ class Lowering:
 
     def shift_right(self, x: Val, count: Val) -> Val:
         """Sign-filling; counts that are negative or reach the width shift everything out."""
+        if self.unsigned:
+            inside = self.f.icmp("ult", count, self.const(INT_BITS[x.kind], count))
+            safe = self.select(inside, count, self.zero(count))
+            return self.select(inside, self.f.lshr(x, safe), self.zero(x))
         last = self.const(INT_BITS[x.kind] - 1, count)
         inside = self.f.icmp("ult", count, last)
         return self.f.ashr(x, self.select(inside, count, last))

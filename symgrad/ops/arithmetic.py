@@ -199,8 +199,11 @@ class div(Binary):
                 "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
                 f"{rounding_mode!r}"
             )
-        rounded = "floor_divide" if rounding_mode == "floor" else "truncated_divide"
-        return REGISTRY[rounded](input, other)
+        if rounding_mode == "floor":
+            return REGISTRY["floor_divide"](input, other)
+        if is_int(input, other):
+            return REGISTRY["integer_quotient"](input, other)
+        return REGISTRY["trunc"](Elementwise.__call__(self, input, other))  # type: ignore[arg-type]
 
     def ref(x: Any, y: Any, *, rounding_mode: str | None = None) -> Any:
         if rounding_mode is None:
@@ -281,7 +284,10 @@ class cast(Elementwise):
         return (g if x.dtype is g.dtype else cast(g, dtype=x.dtype),)
 
     def lower(b: Any, x: Any, *, dtype: DType) -> Any:
-        return b.convert(x, dtype.kind, signed=dtype.name != "uint8")
+        if dtype.name == "uint8" and not b.is_integer(x):
+            # Through a wider integer: numbers above 127 fit, negative ones wrap as in C.
+            x = b.convert(x, "i32")
+        return b.convert(x, dtype.kind, signed=not b.unsigned)
 
 
 @op
@@ -542,7 +548,7 @@ def _ref_reciprocal(x: np.ndarray) -> Any:
 
 @composite(ref=_ref_reciprocal, samples=(Case(T(2, 3, lo=0.5, hi=2)), Case(T(lo=0.5, hi=2))))
 def reciprocal(input: Expr) -> Expr:
-    """1 / x."""
+    """The reciprocal 1 / x; integers become the default float first."""
     return div(1.0, input)  # type: ignore[no-any-return]
 
 

@@ -181,7 +181,7 @@ class fmod(Division):
         return sp.sign(x) * sp.Mod(sp.Abs(x), sp.Abs(y))
 
     def partials(out: Expr, x: Expr, y: Expr) -> Any:
-        return 1.0, -truncated_divide(x, y)
+        return 1.0, -trunc(x / y)
 
     def lower(b: Any, x: Any, y: Any) -> Any:
         return b.fmod(x, y)
@@ -191,7 +191,11 @@ class fmod(Division):
 class remainder(Division):
     """Remainder of x / y with the sign of y, as Python's %."""
 
-    ref = np.remainder
+    def ref(x: Any, y: Any) -> Any:
+        # NumPy gives a zero remainder the sign of y, torch leaves it that of x.
+        rest = np.fmod(x, y)
+        crosses = (rest != 0) & ((rest < 0) != np.less(y, 0))
+        return np.where(crosses, rest + y, rest)
 
     def sympy(sp: Any, x: Any, y: Any) -> Any:
         return sp.Mod(x, y)
@@ -225,9 +229,9 @@ class floor_divide(Division):
 
     def lower(b: Any, x: Any, y: Any) -> Any:
         if b.is_integer(x):
-            quotient, rest = b.divide_integers(x, y)
+            quotient, _ = b.divide_integers(x, y)
             one_less = b.sub(quotient, b.const(1, quotient))
-            return b.select(_crosses(b, rest, y), one_less, quotient)
+            return b.select(_crosses(b, b.fmod(x, y), y), one_less, quotient)
         one, zero = b.const(1.0, x), b.zero(x)
         rest = b.fmod(x, y)
         plain = b.div(x, y)
@@ -241,22 +245,24 @@ class floor_divide(Division):
 
 
 @op
-class truncated_divide(Division):
-    """Quotient rounded towards zero."""
+class integer_quotient(Division):
+    """Quotient of integers rounded towards zero."""
 
     public = False
+    accepts = "integer"
+    nodiff = "integer valued"
+    samples = (
+        Case(T(9, lo=-9, hi=9, dtype="int"), T(9, lo=1, hi=4, dtype="int")),
+        Case(T(9, lo=-9, hi=9, dtype="int"), -4),
+    )
 
     def ref(x: Any, y: Any) -> Any:
-        quotient = np.trunc(np.divide(x, y))
-        return quotient.astype(np.result_type(x, y))
+        x, y = np.asarray(x), np.asarray(y)
+        down = np.floor_divide(x, y)
+        return down + ((down < 0) & (down * y != x))
 
     def sympy(sp: Any, x: Any, y: Any) -> Any:
         return sp.sign(x / y) * sp.floor(sp.Abs(x / y))
 
-    def select(out: Expr, x: Expr, y: Expr) -> Any:
-        return nowhere(), nowhere()
-
     def lower(b: Any, x: Any, y: Any) -> Any:
-        if b.is_integer(x):
-            return b.divide_integers(x, y)[0]
-        return b.truncate(b.div(x, y))
+        return b.divide_integers(x, y)[0]

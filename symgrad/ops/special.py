@@ -21,6 +21,7 @@ from symgrad.ops.transcendental import (
     FloatBinary,
     PositiveUnary,
     Unary,
+    UnaryOfOrder,
     UnitUnary,
     exp,
     log,
@@ -57,7 +58,8 @@ class sigmoid(Unary):
     """Logistic function 1 / (1 + exp(-x)), with its full lower tail."""
 
     def ref(x: Any) -> Any:
-        return np.exp(-np.logaddexp(0.0, -np.asarray(x)))
+        e = np.exp(-np.abs(x))
+        return np.where(np.less(x, 0), e, 1.0) / (1.0 + e)
 
     def sympy(sp: Any, x: Any) -> Any:
         return 1 / (1 + sp.exp(-x))
@@ -76,7 +78,8 @@ class logistic_density(Unary):
     public = False
 
     def ref(x: Any) -> Any:
-        return 0.25 / np.cosh(np.asarray(x) / 2) ** 2
+        e = np.exp(-np.abs(x))
+        return e / (1.0 + e) ** 2
 
     def sympy(sp: Any, x: Any) -> Any:
         return 1 / (1 + sp.exp(-x)) * (1 - 1 / (1 + sp.exp(-x)))
@@ -132,6 +135,7 @@ class logaddexp(FloatBinary):
     """log(exp(x) + exp(y)) without overflow; the derivative is 0 where both are -infinity."""
 
     cost = 30.0
+    ulp = 32.0
     ref = np.logaddexp
 
     def sympy(sp: Any, x: Any, y: Any) -> Any:
@@ -143,11 +147,11 @@ class logaddexp(FloatBinary):
         return where(empty, 0.0, sigmoid(gap)), where(empty, 0.0, sigmoid(-gap))
 
     def lower(b: Any, x: Any, y: Any) -> Any:
-        p, q = b.value(x), b.value(y)
+        p, q = b.widened(x), b.widened(y)
         larger = b.choose(p > q, p, q)
         total = larger + b.apply("log1p", b.apply("exp", -abs(p - q)))
         same = p.equals(q) & abs(p).equals(math.inf)
-        return b.choose(same, p, total).val
+        return b.narrowed(b.choose(same, p, total), x.kind)
 
 
 @op
@@ -155,6 +159,7 @@ class logaddexp2(FloatBinary):
     """log2(2**x + 2**y) without overflow; the derivative is 0 where both are -infinity."""
 
     cost = 30.0
+    ulp = 32.0
     ref = np.logaddexp2
 
     def sympy(sp: Any, x: Any, y: Any) -> Any:
@@ -166,11 +171,11 @@ class logaddexp2(FloatBinary):
         return where(empty, 0.0, sigmoid(gap)), where(empty, 0.0, sigmoid(-gap))
 
     def lower(b: Any, x: Any, y: Any) -> Any:
-        p, q = b.value(x), b.value(y)
+        p, q = b.widened(x), b.widened(y)
         larger = b.choose(p > q, p, q)
         rest = b.apply("log1p", b.apply("exp2", -abs(p - q)))
         same = p.equals(q) & abs(p).equals(math.inf)
-        return b.choose(same, p, larger + rest * (1.0 / LN2)).val
+        return b.narrowed(b.choose(same, p, larger + rest * (1.0 / LN2)), x.kind)
 
 
 # -- products with logarithms, sinc -------------------------------------------------------
@@ -251,23 +256,39 @@ class xlog1py(TimesLog):
 
 
 @op
-class sine_quotient(Unary):
+class sine_quotient(UnaryOfOrder):
     """The derivative of the given order of sin(x) / x.
 
     Up to |x| = 1 + order/3 by its Taylor series, beyond by the recurrence
     x S(n) + n S(n-1) = sin(x + n pi/2), whose errors do not grow there.
     """
 
-    public = False
-    attributes = ("order",)
     cost = 20.0
+    ulp = 32.0
     samples = (Case(T(2, 3), order=0), Case(T(7, lo=-9, hi=9), order=1), Case(T(7), order=3))
 
-    def ref(x: Any, *, order: int) -> Any:
-        t = (np.polynomial.legendre.leggauss(40)[0] + 1) / 2
-        weights = np.polynomial.legendre.leggauss(40)[1] / 2
-        phase = np.multiply.outer(np.asarray(x, float), t) + order * np.pi / 2
-        return np.sum(weights * t**order * np.cos(phase), axis=-1)
+    def ref(x: Any, *, order: int = 1) -> Any:
+        import mpmath
+
+        def one(v: float) -> float:
+            if not math.isfinite(v):
+                return math.nan if order == 0 or v != v else 0.0
+            with mpmath.workdps(60):
+                # The integral of t^order cos(xt + order pi/2) over [0, 1], by its series or Bessel's.
+                z = mpmath.mpf(v)
+                if abs(z) < 4:
+                    terms = (
+                        (-1) ** k * z ** (2 * k - order) / mpmath.factorial(2 * k - order) / (2 * k + 1)
+                        for k in range((order + 1) // 2, 60)
+                    )
+                    return float(mpmath.fsum(terms))
+                with mpmath.workdps(400):
+                    total = mpmath.sin(z) / z
+                    for n in range(1, order + 1):
+                        total = (mpmath.sin(z + n * mpmath.pi / 2) - n * total) / z
+                    return float(total)
+
+        return np.vectorize(one, otypes=[float])(x)
 
     def sympy(sp: Any, x: Any, *, order: int) -> Any:
         t = sp.Dummy("t")
@@ -381,7 +402,7 @@ class erfinv(UnitUnary):
     def ref(x: Any) -> Any:
         from scipy import special
 
-        return special.erfinv(x)
+        return np.copysign(special.erfinv(x), x)
 
     def sympy(sp: Any, x: Any) -> Any:
         return sp.erfinv(x)
@@ -403,9 +424,14 @@ class lgamma(PositiveUnary):
     cost = 40.0
 
     def ref(x: Any) -> Any:
-        from scipy import special
+        import mpmath
 
-        return special.gammaln(x)
+        def one(v: float) -> float:
+            if abs(v) > 2.5e305 or (v <= 0 and v == math.floor(v)):
+                return math.inf
+            return float(mpmath.re(mpmath.loggamma(v)))
+
+        return np.vectorize(one, otypes=[float])(x)
 
     def sympy(sp: Any, x: Any) -> Any:
         return sp.loggamma(x)
@@ -424,9 +450,16 @@ class digamma(PositiveUnary):
     cost = 40.0
 
     def ref(x: Any) -> Any:
-        from scipy import special
+        import mpmath
 
-        return special.digamma(x)
+        def one(v: float) -> float:
+            if v == 0:
+                return -math.copysign(math.inf, v)
+            if math.isinf(v):
+                return v if v > 0 else math.nan
+            return math.nan if v != v or (v < 0 and v == math.floor(v)) else float(mpmath.digamma(v))
+
+        return np.vectorize(one, otypes=[float])(x)
 
     def sympy(sp: Any, x: Any) -> Any:
         return sp.digamma(x)
@@ -452,6 +485,7 @@ class polygamma_of_order(PositiveUnary):
     public = False
     attributes = ("n",)
     cost = 80.0
+    ulp = 16.0
     samples = (
         Case(T(2, 3, lo=0.1, hi=3), n=1),
         Case(T(5, lo=0.2, hi=30), n=2),
@@ -459,7 +493,10 @@ class polygamma_of_order(PositiveUnary):
         Case(T(5, lo=0.3, hi=4), n=4),
     )
 
-    def ref(x: Any, *, n: int) -> Any:
+    def __call__(self, x: Expr, *, n: int = 1) -> Expr:  # type: ignore[override]
+        return Elementwise.__call__(self, x, n=n)  # type: ignore[arg-type]
+
+    def ref(x: Any, *, n: int = 1) -> Any:
         from scipy import special
 
         return special.polygamma(n, x)
@@ -475,7 +512,7 @@ class polygamma_of_order(PositiveUnary):
         negative = v < 0.0
         direct = _hurwitz_zeta(n + 1, b.choose(negative, 1.0 - v, v))
         direct = direct * float((-1) ** (n + 1) * math.factorial(n))
-        turn = v - v.rint()
+        turn = b.choose(abs(v).equals(math.inf), 0.0, v - v.rint())
         angle = turn * math.pi
         cotangent = b.apply("cos", angle) / b.apply("sin", angle)
         reflected = direct * float((-1) ** n) - _cotangent_derivative(n, cotangent)

@@ -12,10 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from symgrad.dtypes import DType
 from symgrad.expr import Expr
 from symgrad.op import Case, Elementwise, T, composite, op
-from symgrad.ops.arithmetic import Binary, eq, logical_and, not_implemented, where
+from symgrad.ops.arithmetic import Binary, eq, logical_and, where
 
 LN2 = math.log(2.0)
 LN10 = math.log(10.0)
@@ -44,19 +43,21 @@ class UnitUnary(Unary):
     samples = (Case(T(2, 3, lo=-0.9, hi=0.9)), Case(T(lo=-0.9, hi=0.9)), Case(T(0)))
 
 
+class UnaryOfOrder(Unary):
+    """One operand, and the order of a derivative as attribute."""
+
+    public = False
+    attributes = ("order",)
+
+    def __call__(self, x: Expr, *, order: int = 1) -> Expr:  # type: ignore[override]
+        return Elementwise.__call__(self, x, order=order)  # type: ignore[arg-type]
+
+
 class FloatBinary(Binary):
-    """Two floating operands; integers are refused, as in torch."""
+    """Two operands; integers become the default float."""
 
+    accepts = "float"
     cost = 12.0
-    errors = (
-        Case(T(2), T(3), match="must match the size"),
-        Case(T(2, dtype="int"), T(2, dtype="int"), match="not implemented for 'Long'"),
-    )
-
-    def operand_dtype(self, common: DType) -> DType:
-        if common.category != 2:
-            raise not_implemented(self.name, common, "convert to a floating type")
-        return common
 
 
 @op
@@ -92,14 +93,12 @@ class exp2(Unary):
 
 
 @op
-class exp2_derivative(Unary):
+class exp2_derivative(UnaryOfOrder):
     """ln(2)**order * 2**x: finite also where 2**x alone overflows."""
 
-    public = False
-    attributes = ("order",)
     samples = (Case(T(2, 3), order=1), Case(T(4), order=3))
 
-    def ref(x: Any, *, order: int) -> Any:
+    def ref(x: Any, *, order: int = 1) -> Any:
         return LN2**order * np.exp2(x)
 
     def sympy(sp: Any, x: Any, *, order: int) -> Any:
@@ -571,5 +570,5 @@ def _lowered(x: Expr, exponent: float) -> Expr | float:
 
 @composite(ref=np.square, samples=(Case(T(2, 3)), Case(T(3, dtype="int"))))
 def square(input: Expr) -> Expr:
-    """x * x."""
+    """The square x * x, of integers an integer."""
     return pow(input, 2)  # type: ignore[no-any-return]
