@@ -49,8 +49,12 @@ class Selection:
         Boolean arrays over the axes from `axis` on; each is present in `advanced` as well, as the
         positions where it holds, unless its value is not known (`pending`).
     pending : bool
-        Whether the one array of the key is a mask without a value, inside a traced function.
+        Whether a mask has no value, inside a traced function.
     """
+
+    __slots__ = (
+        "_spare", "advanced", "counts", "masks", "name", "pending", "shape", "starts", "steps", "whole",
+    )  # fmt: skip
 
     def __init__(self, name: str, whole: tuple[int, ...], key: Any) -> None:
         self.name = name
@@ -252,6 +256,8 @@ class Selection:
 
 def _front(x: Expr, axes: Sequence[int]) -> tuple[Expr, tuple[int, ...]]:
     """`x` with some axes moved to the front, and the order of axes that did it."""
+    if axes == list(range(len(axes))):
+        return x, tuple(range(x.ndim))
     order = (*axes, *(d for d in range(x.ndim) if d not in axes))
     return permute(x, order), order
 
@@ -264,6 +270,18 @@ def _block_order(ndim: int, count: int, at: int) -> tuple[int, ...]:
     """The order of axes that moves `count` leading axes to start at axis `at`."""
     rest = list(range(count, ndim))
     return (*rest[:at], *range(count), *rest[at:])
+
+
+def _row(x: Expr, place: int) -> Expr:
+    """``x[place]``: the commonest key, by the shortest road."""
+    size, *rest = x.shape
+    if not -size <= place < size:
+        raise IndexError(f"getitem: index {place} is out of bounds for dimension 0 with size {size}")
+    zeros = (0,) * len(rest)
+    part = narrow_step(
+        x, starts=(place % size, *zeros), steps=(1,) * x.ndim, counts=(1, *rest)
+    )
+    return reshape(part, tuple(rest))  # type: ignore[no-any-return]
 
 
 def getitem(x: Expr, key: Any) -> Expr:
@@ -285,6 +303,8 @@ def getitem(x: Expr, key: Any) -> Expr:
     RuntimeError
         For a boolean mask whose values are not known while a function is traced.
     """
+    if type(key) is int and x.shape:
+        return _row(x, key)
     selection = Selection("getitem", x.shape, key)
     if selection.pending:
         raise selection.untraceable()

@@ -43,7 +43,10 @@ def shape_of(sizes: tuple[Any, ...]) -> tuple[int, ...]:
     """Sizes given one by one or as one sequence."""
     if len(sizes) == 1 and isinstance(sizes[0], list | tuple):
         sizes = tuple(sizes[0])
-    return tuple(int(s) for s in sizes)
+    for s in sizes:
+        if type(s) is not int:
+            return tuple([int(s) for s in sizes])
+    return sizes
 
 
 @op
@@ -103,6 +106,8 @@ class permute(Movement):
 
     def __call__(self, x: Expr, *axes: Any, dims: Any = None) -> Expr:
         given = shape_of(axes if dims is None else (dims,))
+        if given == tuple(range(x.ndim)):
+            return x
         if len(given) != x.ndim:
             raise RuntimeError(
                 f"permute: number of dimensions {x.ndim} does not match dims {given}; name each once"
