@@ -278,7 +278,7 @@ class Compiled:
 
     def formula(self) -> str:
         """The outputs of the latest structure as text."""
-        from symgrad.formula import text
+        from symgrad.formula.text import text
 
         trace = self._latest()
         names = self._names(trace)

@@ -8,16 +8,19 @@ Start reading at `call`.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from symgrad import dtypes, ops, runtime
+from symgrad import dtypes, ops, runtime, simplify
 from symgrad.expr import Expr
-from symgrad.op import COMPOSITES, REGISTRY, STATE, cast_to
+from symgrad.op import COMPOSITES, INPUT, REGISTRY, STATE, Composite, cast_to, constant
 from symgrad.ops import index
-from symgrad.tensor import Step, Tensor, from_array
+from symgrad.ops.alias import clone
+from symgrad.ops.arithmetic import where
+from symgrad.tensor import Barrier, Step, Tensor, from_array
 
 VIEWS = frozenset(
     "reshape view view_as permute transpose swapaxes swapdims movedim moveaxis t adjoint squeeze "
@@ -31,14 +34,83 @@ RELIEF = 1024
 
 _relief_at = RELIEF
 
+Watcher = Callable[[Expr], Expr]
+_watchers: list[Watcher] = []
+
+
+class Note:
+    """The public function that made a node, kept as the node's `meta` where its op does not say it.
+
+    Attributes
+    ----------
+    name : str
+    more : bool
+        Whether the call had more than one argument (``x.sum()`` and ``x.sum(0)`` have names of
+        their own in torch).
+    spent : bool
+        Whether a backward pass freed the node's saved values.
+    """
+
+    __slots__ = ("more", "name", "other", "spent")
+
+    def __init__(self, name: str, more: bool) -> None:
+        self.name = name
+        self.more = more
+        self.spent = False
+        self.other: Note | None = None
+
+    def used(self) -> Note:
+        """The note of a node whose saved values were freed."""
+        if self.spent:
+            return self
+        if self.other is None:
+            self.other = Note(self.name, self.more)
+            self.other.spent = True
+        return self.other
+
+
+class Part:
+    """A node that is one of several results of one call: its note, its number, all the results."""
+
+    __slots__ = ("members", "note", "number")
+
+    def __init__(self, note: Note, number: int, members: list[Any]) -> None:
+        self.note = note
+        self.number = number
+        self.members = members
+
 
 def wrap(node: Expr) -> Tensor:
     """A new tensor for a recorded node; a pending graph that has grown too long is run."""
-    global _relief_at
     if node.serial > _relief_at:
+        node = _settled(node)
+    return Tensor(node)
+
+
+def _settled(node: Expr) -> Expr:
+    """Look after a new node: run a long pending graph, and show it to those who watch."""
+    global _relief_at
+    if not _watchers:
         _relief_at = node.serial + RELIEF
         runtime.relieve(node)
-    return Tensor(node)
+        return node
+    if node.serial % RELIEF == 0:
+        runtime.relieve(node)
+    for watcher in tuple(_watchers):
+        node = watcher(node)
+    return node
+
+
+def watch(watcher: Watcher) -> None:
+    """Show every result of a public function to `watcher`, which may put another node in place."""
+    global _relief_at
+    _watchers.append(watcher)
+    _relief_at = 0
+
+
+def unwatch(watcher: Watcher) -> None:
+    """Stop showing results to `watcher`."""
+    _watchers.remove(watcher)
 
 
 def unwrap(value: Any) -> Any:
@@ -68,7 +140,13 @@ def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     nodes = [a.expr() if isinstance(a, Tensor) else unwrap(a) for a in args]
     named = {k: unwrap(v) for k, v in kwargs.items()} if kwargs else kwargs
     STATE.checked = False
-    result = rewrap(function(*nodes, **named))
+    made = function(*nodes, **named)
+    if isinstance(made, Expr) and made.requires_grad:
+        for n in nodes:
+            if made is n:
+                made = clone(made)
+                break
+    result = rewrap(made)
     if STATE.checked and not STATE.tracing:
         run_now(result)
     for a in args:
@@ -106,18 +184,48 @@ def view_call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return call(function, *args, **kwargs)
     base = x.expr()
     result = function(base, *[unwrap(a) for a in args[1:]], **{k: unwrap(v) for k, v in kwargs.items()})
-    return _as_views(x, base, result)
+    return _as_views(x, base, result, name=function.name if isinstance(result, tuple) else "")  # type: ignore[attr-defined]
 
 
-def _as_views(x: Tensor, base: Expr, result: Any) -> Any:
+UNRECORDED = Barrier(
+    "A view was created in no_grad mode and is being modified inplace with grad mode enabled. Make "
+    "the view and the change both inside the no_grad block, or both outside.",
+    cut=True,
+)
+_SEVERAL: dict[tuple[str, int], Barrier] = {}
+
+
+def _several(name: str, number: int) -> Barrier:
+    """The step that forbids writing through one of several views made by one call."""
+    found = _SEVERAL.get((name, number))
+    if found is None:
+        found = _SEVERAL[name, number] = Barrier(
+            f"Output {number} of {name.title()}Backward0 is a view and is being modified inplace. This "
+            "view is the output of a function that returns multiple views. Such functions do not "
+            "allow the output views to be modified inplace. You should replace the inplace operation "
+            "by an out-of-place one."
+        )
+    return found
+
+
+def _as_views(x: Tensor, base: Expr, result: Any, number: int = -1, name: str = "") -> Any:
     if isinstance(result, list | tuple):
-        return type(result)(_as_views(x, base, r) for r in result)
+        return type(result)(_as_views(x, base, r, k, name) for k, r in enumerate(result))
     steps = steps_between(base, result)
     if steps is None:
         made = wrap(result)
         if x._family is not None and x._family.storage.outside is not None:
             run_now(made)
         return made
+    if base.requires_grad:
+        if not STATE.grad:
+            steps = (*steps, (UNRECORDED, ()))
+            result = Expr(INPUT, (result,), (), result.shape, result.dtype, True)
+        elif result is base:
+            result = clone(base)
+            steps = ((clone, ()),)
+        if number >= 0:
+            steps = (*steps, (_several(name, number), ()))
     return x.alias(result, steps)
 
 
@@ -153,18 +261,62 @@ def _document(made: Any, name: str, source: Any) -> Any:
 def make_function(name: str, source: Callable[..., Any]) -> Callable[..., Any]:
     """The public function of an op."""
     road = view_call if name in VIEWS else call
+    plain, more = Note(name, False), Note(name, True)
+    own = not isinstance(source, Composite) and name not in _NAMED_BY_CALL
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        return road(source, *args, **kwargs)
+        if kwargs and kwargs.get("out") is not None:
+            return _into(function, args, kwargs)
+        result = road(source, *args, **kwargs)
+        return result if own else noted(result, more if len(args) > 1 or kwargs else plain)
 
     return _document(function, name, source)  # type: ignore[no-any-return]
+
+
+_NAMED_BY_CALL = frozenset({"reshape", "permute", "expand", "swapaxes", "swapdims"})
+"""Movements that torch's graph names by the function called."""
+
+
+def noted(result: Any, note: Note) -> Any:
+    """Remember on results that record derivatives which public function made them."""
+    if isinstance(result, Tensor):
+        node = result._node
+        if node.requires_grad and (node.meta is None or type(node.meta) is Note):
+            node.meta = note
+    elif isinstance(result, tuple):
+        members: list[Any] = []
+        for number, r in enumerate(result):
+            if isinstance(r, Tensor) and r._node.requires_grad and r._node.meta is None:
+                members.append(weakref.ref(r._node))
+                r._node.meta = Part(note, number, members)
+    return result
+
+
+def _into(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
+    """A function with an ``out`` argument: its result is written there."""
+    out = kwargs.pop("out")
+    operands = [a for a in (*args, *kwargs.values(), out) if isinstance(a, Tensor)]
+    if STATE.grad and any(t.requires_grad for t in operands):
+        raise RuntimeError(
+            f"{function.__name__}(): functions with out=... arguments don't support automatic "
+            "differentiation, but one of the arguments requires grad."
+        )
+    result = function(*args, **kwargs)
+    if out.shape != result.shape:
+        out.data = result.to(out.dtype)
+        return out  # type: ignore[no-any-return]
+    return out.write(result.expr())  # type: ignore[no-any-return]
 
 
 def make_in_place(name: str, source: Callable[..., Any]) -> Callable[..., Any]:
     """The in-place method of an op."""
 
+    note = Note(name[:-1], False)
+    own = not isinstance(source, Composite)
+
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        return in_place(source, self, *args, **kwargs)
+        changed = in_place(source, self, *args, **kwargs)
+        return changed if own else noted(changed, note)  # type: ignore[no-any-return]
 
     return _document(method, name, source)  # type: ignore[no-any-return]
 
@@ -213,9 +365,32 @@ def _augmented(source: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
+_ITEM_NOTES = {name: Note(name, False) for name in ("select", "slice", "unsqueeze", "alias", "index")}
+
+
+def _item_note(key: Any) -> Note:
+    """The note of an indexing: torch applies the parts of a key one by one, and the last names it."""
+    last = "alias"
+    for k in key if isinstance(key, tuple) else (key,):
+        if isinstance(k, slice):
+            last = "slice" if k != slice(None) or last == "alias" else last
+        elif k is None:
+            last = "unsqueeze"
+        elif isinstance(k, int | np.integer) and not isinstance(k, bool):
+            last = "select"
+        elif k is not Ellipsis:
+            return _ITEM_NOTES["index"]
+    return _ITEM_NOTES[last]
+
+
 def getitem(self: Tensor, key: Any) -> Any:
     """torch's indexing."""
-    return view_call(index.getitem, self, _key(key))
+    nodes = _key(key)
+    result = view_call(index.getitem, self, nodes)
+    return noted(result, _item_note(nodes)) if result._node.requires_grad else result
+
+
+_SLICES = Note("copy_slices", False)
 
 
 def setitem(self: Tensor, key: Any, value: Any) -> None:
@@ -225,7 +400,7 @@ def setitem(self: Tensor, key: Any, value: Any) -> None:
     new = unwrap(value)
     if isinstance(new, Expr):
         new = cast_to(new, node.dtype)
-    self.write(index.setitem(node, _key(key), new))
+    noted(self.write(index.setitem(node, _key(key), new)), _SLICES)
 
 
 def _key(key: Any) -> Any:
@@ -316,7 +491,16 @@ def _copy(self: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
     node = unwrap(source)
     if not isinstance(node, Expr):
         node = full_like(self.expr(), node)
-    return self.write(cast_to(node, self.dtype))
+    return _overwritten(self, cast_to(node, self.dtype))
+
+
+def _overwritten(t: Tensor, new: Expr) -> Tensor:
+    """Write a value that does not depend on the old one, which keeps a gradient of zeros."""
+    old = t.expr()
+    if STATE.grad and old.requires_grad:
+        t.check_writable()
+        new = where(constant(False, dtypes.bool_), old, new)
+    return t.write(new)
 
 
 def full_like(x: Expr, value: float) -> Expr:
@@ -327,8 +511,8 @@ def full_like(x: Expr, value: float) -> Expr:
 def _fill(self: Tensor, value: Any) -> Tensor:
     """Write one value into every element."""
     if isinstance(value, Tensor):
-        return self.write(cast_to(value.expr(), self.dtype))
-    return self.write(full_like(self.expr(), value))
+        return _overwritten(self, cast_to(value.expr(), self.dtype))
+    return _overwritten(self, full_like(self.expr(), value))
 
 
 def _zero(self: Tensor) -> Tensor:
@@ -344,6 +528,22 @@ def _type_as(self: Tensor, other: Tensor) -> Tensor:
 def _is_same_size(self: Tensor, other: Tensor) -> bool:
     """Whether the shapes are equal."""
     return self.shape == other.shape
+
+
+def allclose(
+    input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
+) -> bool:
+    """Whether all elements are equal within ``atol + rtol * abs(other)``."""
+    close = FUNCTIONS["isclose"](input, other, rtol=rtol, atol=atol, equal_nan=equal_nan)
+    return bool(FUNCTIONS["all"](close))
+
+
+def equal(input: Tensor, other: Tensor) -> bool:
+    """Whether two tensors have the same shape and elements."""
+    return input.shape == other.shape and bool(np.array_equal(input.look(), other.look()))
+
+
+FUNCTIONS.update(allclose=allclose, equal=equal)
 
 
 def _same(self: Tensor, *_: Any, **__: Any) -> Tensor:
@@ -372,6 +572,8 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "type_as": _type_as,
     "is_same_size": _is_same_size,
     "cpu": _same,
+    "allclose": allclose,
+    "equal": equal,
     "where": _where,
 }
 

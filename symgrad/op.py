@@ -156,7 +156,14 @@ class Case:
 def record(
     op: Op, args: tuple[Expr, ...], attrs: tuple[Any, ...], shape: tuple[int, ...], dtype: DType
 ) -> Expr:
-    """Make the node; derivatives flow through it if grad mode is on and an argument needs them."""
+    """Make the node; derivatives flow through it if grad mode is on and an argument needs them.
+
+    Rules that `symgrad.simplify` attached to the op may put a more accurate expression in place.
+    """
+    for rewrite in op.rewrites:
+        better = rewrite(args, attrs)
+        if better is not None:
+            return better  # type: ignore[no-any-return]
     requires_grad = False
     if STATE.grad and op.differentiable and dtype.category >= 2:
         for a in args:
@@ -238,6 +245,12 @@ class Op:
     pieces: ClassVar[bool] = False
     keeps_order: ClassVar[bool] = False
     reads: ClassVar[bool] = False
+    anchor: Callable[[Expr], Expr | None] | None = None
+    """Given a node, the argument that accuracy rules may still ask for once it is computed; its
+    value is stored with the node's. Attached by `symgrad.simplify`.
+    """
+    rewrites: Sequence[Callable[..., Expr | None]] = ()
+    """Accuracy rules tried when a node is recorded; attached by `symgrad.simplify`."""
     public: ClassVar[bool] = True
     """Whether torch has a function of this name, so that users get one."""
     aliases: ClassVar[tuple[str, ...]] = ()
@@ -313,18 +326,18 @@ def constant(value: bool | int | float, dtype: DType, fixed: bool = False) -> Ex
     number: bool | int | float
     if dtype.category == 2:
         number = float(value)
-        bits: Any = np.float64(number).tobytes()
         keyed = fixed or number in _FIXED_NUMBERS
     else:
         number = bool(value) if dtype.category == 0 else int(value)
-        bits = number
         keyed = fixed or dtype.category == 0 or number in (0, 1, -1, 2)
     table = STATE.table
+    if table is None:
+        return Expr(CONSTANT, (), (number if keyed else None,), (), dtype, False, number)
+    bits: Any = np.float64(number).tobytes() if dtype.category == 2 else number
     key = (CONSTANT, bits, dtype, keyed)
-    if table is not None and key in table:
-        return table[key]
-    node = Expr(CONSTANT, (), (number if keyed else None,), (), dtype, False, number)
-    if table is not None:
+    node = table.get(key)
+    if node is None:
+        node = Expr(CONSTANT, (), (number if keyed else None,), (), dtype, False, number)
         table[key] = node
     return node
 
@@ -379,6 +392,10 @@ def promote(args: Sequence[Expr | bool | int | float]) -> DType:
     return dtypes.result_type(dimensioned, zero, number)
 
 
+_BOOL = dtypes.bool_
+_OPERAND_TYPES = (Expr, bool, int, float, np.number, np.bool_)
+
+
 class Elementwise(Op):
     """One result element per broadcast position.
 
@@ -399,12 +416,22 @@ class Elementwise(Op):
     conditions: ClassVar[int] = 0
     arity: ClassVar[int] = 1
     fixed_operands: ClassVar[tuple[int, ...]] = ()
+    parameters: ClassVar[tuple[str, ...]] = ()
+    """torch's names of the operands."""
+    short: ClassVar[bool] = False
+    """Whether floating operands are taken as they are; decided when the op is declared."""
 
     def __call__(self, *args: Any, **attrs: Any) -> Expr:
+        # The short way of the common calls; whatever is unusual takes the long way below.
+        if not attrs:
+            if len(args) == 2:
+                made = self.pair(*args)
+            else:
+                made = self.single(args[0]) if len(args) == 1 else None
+            if made is not None:
+                return made
         if len(args) != self.arity:
-            raise TypeError(
-                f"{self.name}: takes {self.arity} tensor arguments (got {len(args)}); see help"
-            )
+            args = self._named(args, attrs)
         operands = self.operands(args)
         first = operands[0].shape
         shape = first
@@ -416,12 +443,72 @@ class Elementwise(Op):
         values = tuple([attrs[k] for k in self.attributes]) if self.attributes else ()
         return record(self, operands, values, shape, dtype)
 
+    def single(self, x: Any) -> Expr | None:
+        """The node for one floating operand, None if it needs the long way of `__call__`."""
+        if not self.short or self.arity != 1 or type(x) is not Expr or x.dtype.category != 2:
+            return None
+        dtype = _BOOL if self.gives == "bool" else x.dtype
+        if STATE.table is not None or self.rewrites:
+            return record(self, (x,), (), x.shape, dtype)
+        needs_grad = x.requires_grad and self.differentiable and STATE.grad
+        return Expr(self, (x,), (), x.shape, dtype, needs_grad)
+
+    def pair(self, x: Any, y: Any) -> Expr | None:
+        """The node for two floating operands of one dtype and shape, or for one and a number.
+
+        None if they need the long way of `__call__`.
+        """
+        if not self.short or self.arity != 2:
+            return None
+        if type(x) is Expr:
+            dtype = x.dtype
+            shape = x.shape
+            if dtype.category != 2:
+                return None
+            if type(y) is Expr:
+                if y.dtype is not dtype or y.shape != shape:
+                    return None
+                needs_grad = x.requires_grad or y.requires_grad
+            elif type(y) is float or type(y) is int:
+                y = constant(y, dtype, 1 in self.fixed_operands)
+                needs_grad = x.requires_grad
+            else:
+                return None
+        elif type(y) is Expr and (type(x) is float or type(x) is int):
+            dtype = y.dtype
+            shape = y.shape
+            if dtype.category != 2:
+                return None
+            x = constant(x, dtype, 0 in self.fixed_operands)
+            needs_grad = y.requires_grad
+        else:
+            return None
+        if self.gives == "bool":
+            dtype = _BOOL
+        if STATE.table is not None or self.rewrites:
+            return record(self, (x, y), (), shape, dtype)
+        if needs_grad:
+            needs_grad = self.differentiable and STATE.grad
+        return Expr(self, (x, y), (), shape, dtype, needs_grad)
+
+    def _named(self, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[Any, ...]:
+        """Operands given by torch's names for them, after those given by position."""
+        names = self.parameters[len(args) :]
+        if len(args) < self.arity == len(self.parameters) and all(n in attrs for n in names):
+            return (*args, *[attrs[n] for n in names])
+        raise TypeError(
+            f"{self.name}: takes {self.arity} tensor arguments (got {len(args)}); see help"
+        )
+
     def operands(self, args: Sequence[Any]) -> tuple[Expr, ...]:
-        """Promote and cast the operands; Python numbers become constants."""
+        """Promote and cast the operands; Python numbers become constants.
+
+        Not asked when all operands are floating and of one dtype.
+        """
         numeric = args[self.conditions :]
         first = numeric[0]
         for a in args:
-            if not isinstance(a, Expr | bool | int | float | np.number | np.bool_):
+            if not isinstance(a, _OPERAND_TYPES):
                 raise TypeError(
                     f"{self.name}: operands must be tensors or numbers (got {type(a).__name__})"
                 )
@@ -632,6 +719,9 @@ def op(cls: type) -> Any:
     cls.name = name
     cls.rule = stated[0]
     cls.differentiable = stated[0] != "nodiff"
+    if issubclass(cls, Elementwise):
+        takes_floats = cls.accepts not in ("bool", "integer")
+        cls.short = takes_floats and not cls.conditions and not cls.attributes
     if name in REGISTRY:
         raise TypeError(f"{name}: declared twice")
     instance = cls()

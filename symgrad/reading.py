@@ -51,14 +51,14 @@ def formula(self: Tensor, names: Names | None = None) -> str:
     >>> (x * x + sg.sin(x)).formula()
     'x**2 + sin(x)'
     """
-    from symgrad.formula import text
+    from symgrad.formula.text import text
 
     return text(_node(self), _names(names))
 
 
 def latex(self: Tensor, names: Names | None = None) -> str:
     """The expression that this tensor is, as LaTeX."""
-    from symgrad.formula import latex as printed
+    from symgrad.formula.latex import latex as printed
 
     return printed(_node(self), _names(names))
 
@@ -84,7 +84,7 @@ def to_sympy(t: Tensor, names: Names | None = None, cse: bool = False) -> Any:
     cse : bool
         Return (replacements, [expression]) like `sympy.cse`, from the graph's own sharing.
     """
-    from symgrad.formula import to_sympy as converted
+    from symgrad.formula.sympy_form import to_sympy as converted
 
     return converted(_node(t), _names(names), cse)
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from symgrad.calculus import pullback
+from symgrad.dtypes import float64
 from symgrad.errors import TracedValueError
 from symgrad.expr import Expr, ancestors
 from symgrad.op import CONSTANT, DERIVED, INPUT, STATE, interning, set_look
@@ -35,8 +36,14 @@ _RECIPES: dict[Any, Recipe] = {}
 _GRADIENTS: dict[Any, tuple[Recipe, tuple[bool, ...]]] = {}
 _LOCK = threading.RLock()
 MAX_RECIPES = 4096
-# References to a node that are not a holder's: the list, the loop variable, the call itself.
-_OWN_REFERENCES = 3
+
+
+def _reference_counts(nodes: Sequence[Expr]) -> list[int]:
+    return [sys.getrefcount(n) for n in nodes]
+
+
+# What `_reference_counts` sees of a node that only its list refers to.
+_OWN_REFERENCES = _reference_counts([Expr(INPUT, (), (), (), float64)])[0]
 
 
 class Recipe:
@@ -166,6 +173,10 @@ def evaluate(roots: Sequence[Expr]) -> None:
         return
     nodes = ancestors(wanted, pending)
     held = held_elsewhere(nodes, wanted)
+    seen_through = anchors([*wanted, *[nodes[k] for k in held]])
+    if seen_through:
+        position = {id(n): k for k, n in enumerate(nodes)}
+        held = sorted({*held, *[position[id(x)] for x in seen_through]})
     key = (tuple(structure(nodes)), tuple(held), _places(nodes, wanted))
     recipe = _RECIPES.get(key)
     if recipe is None:
@@ -190,6 +201,7 @@ def held_elsewhere(nodes: Sequence[Expr], roots: Sequence[Expr]) -> list[int]:
     A node's reference count beyond its uses in the structure shows a holder: a tensor in the
     user's hands, or another pending graph. Their values are worth storing.
     """
+    counts = _reference_counts(nodes)
     uses: dict[int, int] = {}
     for n in nodes:
         if n.value is None:
@@ -198,8 +210,8 @@ def held_elsewhere(nodes: Sequence[Expr], roots: Sequence[Expr]) -> list[int]:
     wanted = {id(r) for r in roots}
     found = []
     for k, n in enumerate(nodes):
-        if n.value is None and n.op.family not in ("leaf", "movement") and id(n) not in wanted:
-            if sys.getrefcount(n) > uses.get(id(n), 0) + _OWN_REFERENCES:
+        if n.value is None and n.args and n.op.family != "movement" and id(n) not in wanted:
+            if counts[k] > uses.get(id(n), 0) + _OWN_REFERENCES:
                 found.append(k)
     return found
 
@@ -330,13 +342,26 @@ def gradients(
     return [next(arrays) if p else None for p in present]
 
 
+def anchors(nodes: Sequence[Expr]) -> list[Expr]:
+    """Pending arguments that accuracy rules may ask for once `nodes` are computed."""
+    found = []
+    for n in nodes:
+        if n.op.anchor is not None and not n.requires_grad:
+            x = n.op.anchor(n)
+            if x is not None and x.value is None:
+                found.append(x)
+    return found
+
+
 def release(nodes: Sequence[Expr]) -> None:
-    """Let go of the arguments of computed nodes that no derivative and no formula needs."""
+    """Let go of the arguments of computed nodes that no derivative, formula or rule needs."""
     for n in nodes:
-        if n.value is not None and n.args and not n.requires_grad and n.meta is not DERIVED:
+        if n.value is None or not n.args:
+            continue
+        if n.op is INPUT:
             n.args = ()
-            n.op = INPUT
-            n.attrs = ()
-    for n in nodes:
-        if n.op is INPUT and n.value is not None and n.args:
-            n.args = ()
+        elif not n.requires_grad and n.meta is not DERIVED:
+            if n.op.anchor is None or n.op.anchor(n) is None:
+                n.args = ()
+                n.op = INPUT
+                n.attrs = ()

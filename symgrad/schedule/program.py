@@ -32,7 +32,9 @@ from symgrad.schedule.nest import (
 SEGMENT = 384
 """Nodes of straight-line code per kernel; longer programs are cut, so that compile time stays linear."""
 
-MAX_ITEMS = 16
+MAX_ITEMS = 512
+"""Results per nest. Values that share a chain belong in one nest, else each would redo it."""
+
 DEAR = 40.0
 """Cost of one element, in additions, above which a value used in several nests is stored."""
 
@@ -42,7 +44,13 @@ class Loops:
 
     def __init__(self, items: list[Item], loaded: Callable[[Node], bool]) -> None:
         self.items = items
+        self.axis = max(item.axis for item in items)
         self._loaded = loaded
+
+    def add(self, item: Item) -> None:
+        """Let the nest produce one thing more."""
+        self.items.append(item)
+        self.axis = max(self.axis, item.axis)
 
     def build(self) -> Nest:
         """The nest in index form."""
@@ -130,7 +138,10 @@ class _Storage:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
         self.stored: set[int] = set()
+        # Stored nodes that users compute again: in all nests, or in those of their own segment.
         self.through: set[int] = set()
+        self.local: set[int] = set()
+        self.segment: dict[int, int] = {}
         self.dear: set[int] = set()
         self._flat: dict[int, bool] = {}
 
@@ -141,11 +152,18 @@ class _Storage:
         """Stored, and read back by users rather than computed again."""
         return n.number in self.stored and n.number not in self.through
 
+    def is_loaded_in(self, n: Node, segment: int) -> bool:
+        """Whether a nest of a segment reads the node's buffer."""
+        if not self.is_loaded(n):
+            return False
+        return n.number not in self.local or self.segment[n.number] != segment
+
     def store(self, n: Node) -> None:
         """Give `n` a buffer that its users read."""
         if n.input < 0:
             self.stored.add(n.number)
             self.through.discard(n.number)
+            self.local.discard(n.number)
 
     def decide(self) -> None:
         roots = {n.number for n in self.graph.roots}
@@ -153,7 +171,9 @@ class _Storage:
         users: dict[int, list[Node]] = {}
         computed = [n for n in self.graph.nodes if n.input < 0]
         long = len(computed) > SEGMENT
-        segment = {n.number: place // SEGMENT for place, n in enumerate(computed)}
+        segment = self.segment = {
+            n.number: place // SEGMENT for place, n in enumerate(computed)
+        }
         for n in computed:
             family = n.op.family
             if family in ("reduce", "cumulative", "contract", "library") or n.op.pieces:
@@ -161,7 +181,7 @@ class _Storage:
                 self.dear.add(n.number)
             elif family == "index" and not n.op.reads:
                 self.store(n)
-            elif n.number in roots:
+            elif n.number in roots and n.number not in self.stored:
                 self.stored.add(n.number)
                 self.through.add(n.number)
             if family == "movement" and n.op.bounded and any(s != 1 for s in n.attrs[2]):
@@ -170,7 +190,9 @@ class _Storage:
             if long:
                 for a in n.args:
                     if a.input < 0 and a.op is not CONSTANT and segment[a.number] != segment[n.number]:
-                        self.store(a)
+                        if not self.is_loaded(a):
+                            self.store(a)
+                            self.local.add(a.number)
             own = n.op.cost if family == "elementwise" else 0.0
             cost[n.number] = own + sum(
                 0.0 if a.input >= 0 or self.is_loaded(a) else cost[a.number] for a in n.args
@@ -320,6 +342,7 @@ def schedule(graph: Graph) -> Schedule:
     storage = _Storage(graph)
     storage.decide()
     ready: dict[int, int] = {}
+    inline: dict[int, int] = {}
     levels: list[list[Step]] = []
     open_nests: dict[Any, list[tuple[int, Loops]]] = {}
 
@@ -328,45 +351,52 @@ def schedule(graph: Graph) -> Schedule:
             levels.append([])
         levels[level].append(step)
 
-    def place(item: Item, level: int) -> int:
+    def place(item: Item, level: int, segment: int) -> int:
         if 0 in item.domain:
             return level
-        key = (item.domain, item.cumulative)
-        for found, nest in open_nests.get(key, ()):
-            axis = max(i.axis for i in nest.items)
-            fits = item.axis in (-1, axis) or axis == -1
-            if found >= level and fits and not item.cumulative and len(nest.items) < MAX_ITEMS:
-                nest.items.append(item)
+        key = (item.domain, item.cumulative, segment)
+        found_open = open_nests.setdefault(key, [])
+        for found, nest in found_open:
+            fits = item.axis in (-1, nest.axis) or nest.axis == -1
+            if found >= level and fits and not item.cumulative:
+                nest.add(item)
+                if len(nest.items) == MAX_ITEMS:
+                    found_open.remove((found, nest))
                 return found
-        nest = Loops([item], storage.is_loaded)
-        open_nests.setdefault(key, []).append((level, nest))
+        nest = Loops([item], lambda n: storage.is_loaded_in(n, segment))
+        found_open.append((level, nest))
         at_level(level, nest)
         return level
 
     for n in graph.nodes:
         if n.input >= 0 or n.op is CONSTANT:
-            ready[n.number] = 0
+            ready[n.number] = inline[n.number] = 0
             if n.input < 0 and storage.is_stored(n):
-                place(_items(n)[0], 0)
+                place(_items(n)[0], 0, 0)
             continue
-        inline = max((ready[a.number] for a in n.args), default=0)
+        segment = storage.segment[n.number]
+        level = max(
+            (
+                ready[a.number] if a.input >= 0 or storage.is_loaded_in(a, segment) else inline[a.number]
+                for a in n.args
+            ),
+            default=0,
+        )
+        inline[n.number] = level
         if not storage.is_stored(n):
-            ready[n.number] = inline
+            ready[n.number] = level
             continue
-        if n.op.family == "library" or (n.op.family == "index" and not n.op.reads):  # type: ignore[attr-defined]
-            at_level(inline, Routine(n))
-            done = inline
+        done = level
+        if n.op.family == "library" or (n.op.family == "index" and not n.op.reads):
+            at_level(level, Routine(n))
         elif n.op.family == "contract" and not is_vector_product(n):
-            at_level(inline, _product(n, storage.is_loaded))
-            done = inline
+            at_level(level, _product(n, storage.is_loaded))
         else:
-            level = inline
             if n.op.family == "movement" and n.op.bounded and any(s != 1 for s in n.attrs[2]):
-                level = place(_constant_item(n, 0), level) + 1
-            done = level
+                level = place(_constant_item(n, 0), level, segment) + 1
             for item in _items(n):
-                done = max(done, place(item, level))
-        ready[n.number] = inline if n.number in storage.through else done + 1
+                done = max(done, place(item, level, segment))
+        ready[n.number] = done + 1
     steps = [step for level in levels for step in level]
     stored = [n for n in graph.nodes if storage.is_stored(n)]
     return Schedule(graph, steps, stored, storage.dear)

@@ -1,0 +1,181 @@
+"""`sg.compile`: structures of arguments, derivatives inside and through, captured tensors, errors."""
+
+import math
+import threading
+
+import numpy as np
+import pytest
+
+import symgrad as sg
+from symgrad.codegen import jit
+
+
+def test_floats_in_floats_out():
+    f = sg.compile(lambda x, y: x * y + sg.sin(x))
+    for _ in range(3):
+        assert f(1.5, 2.0) == 3.0 + math.sin(1.5)
+    assert type(f(1.5, 2.0)) is float
+
+
+def test_arrays_in_arrays_out():
+    f = sg.compile(lambda x, y: (x * y, (x - y).sum()))
+    x, y = np.array([1.0, 2.0, 3.0]), np.array([4.0, 5.0, 6.0])
+    for _ in range(3):
+        product, total = f(x, y)
+        np.testing.assert_array_equal(product, x * y)
+        assert total == -9.0
+    assert type(product) is np.ndarray
+
+
+@pytest.mark.parametrize("make", [lambda a: a[::2], lambda a: a[::-1], np.asfortranarray])
+def test_strided_arrays_are_read_right(make):
+    f = sg.compile(lambda x: x * 2)
+    a = make(np.arange(12.0).reshape(6, 2))
+    np.testing.assert_array_equal(f(a), a * 2)
+    np.testing.assert_array_equal(f(np.ascontiguousarray(a)), a * 2)
+    np.testing.assert_array_equal(f(a), a * 2)
+
+
+def test_nested_arguments_and_results():
+    f = sg.compile(lambda p: {"sum": p["a"] + p["b"][0], "rest": [p["b"][1] * 2, 7, "name"]})
+    for _ in range(2):
+        r = f({"a": np.ones(2), "b": (np.full(2, 3.0), 4.0)})
+        np.testing.assert_array_equal(r["sum"], [4.0, 4.0])
+        assert r["rest"] == [8.0, 7, "name"]
+
+
+def test_static_arguments_are_compiled_in():
+    f = sg.compile(lambda x, n, mode: x**n if mode == "power" else x * n)
+    assert f(3.0, 2, "power") == 9.0
+    assert f(3.0, 3, "power") == 27.0
+    assert f(3.0, 2, "times") == 6.0
+    assert f(3.0, 2, mode="times") == 6.0
+
+
+def test_derivatives_inside():
+    def f(x):
+        y = (sg.sin(x) * x**2).sum()
+        (g,) = sg.autograd.grad(y, x, create_graph=True)
+        (h,) = sg.autograd.grad(g.sum(), x)
+        return y, g, h
+
+    def traced(x):
+        return f(x.requires_grad_())
+
+    x = np.array([0.7, -1.3])
+    y, g, h = sg.compile(traced)(x)
+    assert y == pytest.approx((np.sin(x) * x**2).sum(), rel=1e-15)
+    np.testing.assert_allclose(g, np.cos(x) * x**2 + 2 * x * np.sin(x), rtol=1e-15)
+    np.testing.assert_allclose(h, -np.sin(x) * x**2 + 4 * x * np.cos(x) + 2 * np.sin(x), rtol=1e-14)
+
+
+def test_derivatives_through_results():
+    f = sg.compile(lambda x: sg.exp(-x * x).sum())
+    x = sg.tensor([0.3, -0.4], dtype=sg.float64, requires_grad=True)
+    f(x).backward()
+    at = np.array([0.3, -0.4])
+    np.testing.assert_allclose(x.grad.numpy(), -2 * at * np.exp(-(at**2)), rtol=1e-15)
+
+
+def test_captured_tensors_are_read_at_each_call():
+    w = sg.tensor([1.0, 2.0], dtype=sg.float64)
+    f = sg.compile(lambda x: x * w)
+    np.testing.assert_array_equal(f(np.ones(2)), [1.0, 2.0])
+    w.mul_(10)
+    np.testing.assert_array_equal(f(np.ones(2)), [10.0, 20.0])
+
+
+def test_in_place_changes_of_captured_tensors_are_written_back():
+    count = sg.zeros((), dtype=sg.float64)
+
+    def f(x):
+        count.add_(1)
+        return x * count
+
+    g = sg.compile(f)
+    assert [g(2.0) for _ in range(3)] == [2.0, 4.0, 6.0]
+    assert count.item() == 3.0
+
+
+def test_a_compiled_training_step_moves_its_parameter():
+    w = sg.tensor([1.0, -1.0], dtype=sg.float64, requires_grad=True)
+
+    def step(x, rate):
+        loss = ((w - x) ** 2).sum()
+        (g,) = sg.autograd.grad(loss, w)
+        with sg.no_grad():
+            w.sub_(rate * g)
+        return loss.detach()
+
+    f = sg.compile(step)
+    want = np.array([1.0, -1.0])
+    x = np.array([3.0, 3.0])
+    for k in range(5):
+        rate = 0.1 / (k + 1)
+        loss = f(x, rate)
+        assert float(loss) == pytest.approx(((want - x) ** 2).sum(), rel=1e-15)
+        want = want - rate * 2 * (want - x)
+        np.testing.assert_allclose(w.detach().numpy(), want, rtol=1e-15)
+    assert w.is_leaf and w.requires_grad
+
+
+def test_a_branch_on_a_traced_value_names_the_line_and_where():
+    def f(x):
+        if x > 0:
+            return x
+        return -x
+
+    with pytest.raises(RuntimeError, match=r"test_compiled\.py:\d+.*symgrad\.where"):
+        sg.compile(f)(1.0)
+
+
+def test_the_trace_leaves_no_mark_on_captured_tensors():
+    w = sg.tensor([1.0], requires_grad=True)
+    f = sg.compile(lambda x: w * x)
+    f(np.ones(1, np.float32))
+    assert w.is_leaf and w.item() == 1.0
+    (w * 2).backward()
+    assert w.grad.item() == 2.0
+
+
+def test_a_hundred_batch_sizes_compile_at_most_three_times():
+    f = sg.compile(lambda a, w: sg.tanh(a @ w).mean())
+    rng = np.random.default_rng(0)
+    w = rng.random(20)
+    before = jit.compile_count()
+    for n in range(1, 101):
+        a = rng.random((n, 20))
+        assert f(a, w) == pytest.approx(np.tanh(a @ w).mean(), rel=1e-14)
+    assert jit.compile_count() - before <= 3
+
+
+def test_threads_compile_and_run_at_once():
+    f = sg.compile(lambda x: (sg.cos(x) * x).sum())
+    wrong = []
+
+    def work(seed):
+        for k in range(20):
+            x = np.random.default_rng(seed * 100 + k).random(3 + (seed + k) % 4)
+            if not math.isclose(f(x), (np.cos(x) * x).sum(), rel_tol=1e-14):
+                wrong.append((seed, k))
+
+    threads = [threading.Thread(target=work, args=(s,)) for s in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert wrong == []
+
+
+def test_every_stage_can_be_read():
+    f = sg.compile(lambda x, y: x * y + sg.sin(x))
+    f(1.0, 2.0)
+    assert f.formula() == "x*y + sin(x)"
+    assert "loops" in f.schedule()
+    assert "define" in f.llvm()
+    assert len(f.asm()) > 100
+
+
+def test_nothing_compiled_yet_says_what_to_do():
+    with pytest.raises(RuntimeError, match=r"call it once"):
+        sg.compile(lambda x: x).schedule()

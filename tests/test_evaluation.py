@@ -1,0 +1,149 @@
+"""What is computed when, what is kept, and that looking never changes a later bit."""
+
+import gc
+import sys
+import weakref
+
+import numpy as np
+import pytest
+
+import symgrad as sg
+from symgrad import runtime
+from symgrad.codegen import jit
+
+
+def resident_kib() -> int:
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * 4
+
+
+needs_proc = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="reads resident memory from /proc"
+)
+
+
+def test_nothing_runs_before_a_look():
+    x = sg.tensor([1.0, 2.0])
+    y = sg.exp(x) * 2
+    assert y.expr().value is None
+    y.tolist()
+    assert y.expr().value is not None
+
+
+def test_a_value_held_by_the_user_is_stored_by_a_later_look():
+    x = sg.tensor([0.1, 0.2], dtype=sg.float64)
+    kept = sg.sin(x)
+    total = (kept * kept).sum()
+    total.item()
+    assert kept.expr().value is not None
+    np.testing.assert_array_equal(kept.expr().value, kept.numpy())
+
+
+def test_n_squared_producers_are_not_stored():
+    n = 300
+    x = sg.tensor(np.random.default_rng(0).random(n), requires_grad=True)
+    energy = ((x.reshape(n, 1) - x.reshape(1, n)) ** 2).sum()
+    node = energy.expr()
+    while node.size < n * n:
+        node = node.args[0]
+    pair = weakref.ref(node)
+    del node
+    energy.item()
+    assert pair() is not None and pair().value is None
+
+
+@needs_proc
+def test_a_loop_without_grad_runs_in_constant_memory():
+    with sg.no_grad():
+        s = sg.zeros(4)
+        for _ in range(3000):
+            s = s + sg.sin(s) + 0.1
+        before = resident_kib()
+        for _ in range(20000):
+            s = s + sg.sin(s) + 0.1
+        s.tolist()
+    assert resident_kib() - before < 20_000
+
+
+def test_adam_with_a_changing_rate_and_early_looks_compiles_few_programs():
+    rng = np.random.default_rng(0)
+    x, target = sg.tensor(rng.random((64, 5))), sg.tensor(rng.random(64))
+    p = sg.zeros(5, dtype=sg.float64, requires_grad=True)
+    m, v = sg.zeros(5, dtype=sg.float64), sg.zeros(5, dtype=sg.float64)
+    programs = runtime.recipe_count()
+    compiles = jit.compile_count()
+    for t in range(1, 201):
+        loss = ((x @ p - target) ** 2).sum()
+        if t % 7 == 3:
+            loss.item()
+        p.grad = None
+        loss.backward()
+        rate = 0.1 / (1 + 0.01 * t)
+        with sg.no_grad():
+            g = p.grad
+            m.mul_(0.9).add_(0.1 * g)
+            v.mul_(0.999).add_(0.001 * g * g)
+            p.sub_(rate * (m / (1 - 0.9**t)) / (sg.sqrt(v / (1 - 0.999**t)) + 1e-8))
+    assert runtime.recipe_count() - programs <= 5
+    assert jit.compile_count() - compiles <= 5
+    want = np.linalg.lstsq(x.numpy(), target.numpy(), rcond=None)[0]
+    assert float(loss.item()) < 1.5 * float(((x.numpy() @ want - target.numpy()) ** 2).sum()) + 1.0
+
+
+def test_a_long_chain_builds_differentiates_and_is_freed_without_recursion():
+    limit = sys.getrecursionlimit()
+    x = sg.tensor(0.5, dtype=sg.float64, requires_grad=True)
+    y = x
+    for _ in range(20000):
+        y = sg.sin(y) * 1.0001
+    (g,) = sg.autograd.grad(y, x)
+    at, slope = 0.5, 1.0
+    for _ in range(20000):
+        at, slope = np.sin(at) * 1.0001, slope * np.cos(at) * 1.0001
+    assert y.item() == pytest.approx(at, rel=1e-11)
+    assert g.item() == pytest.approx(slope, rel=1e-9)
+    del y, g
+    assert sys.getrecursionlimit() == limit
+
+
+def test_a_look_does_not_change_later_bits():
+    def program(x, look):
+        a = sg.exp(-x * x)
+        if look:
+            a.tolist()
+        b = (a * x).sum()
+        if look:
+            b.item()
+        return sg.log1p(a) / (1 + b)
+
+    values = np.random.default_rng(3).standard_normal(1000)
+    plain = program(sg.tensor(values), False).numpy()
+    looked = program(sg.tensor(values), True).numpy()
+    np.testing.assert_array_equal(plain, looked)
+
+
+def test_a_graph_is_freed_with_its_last_tensor():
+    x = sg.tensor([0.3, 0.4], requires_grad=True)
+    y = sg.tanh(x).sum()
+    y.backward(create_graph=True)
+    node = weakref.ref(y.expr())
+    gc.disable()
+    try:
+        x.grad = None
+        del y
+        assert node() is None
+    finally:
+        gc.enable()
+
+
+def test_losses_kept_in_a_list_do_not_keep_each_step_alive():
+    x = sg.ones(3, requires_grad=True)
+    losses = []
+    for _ in range(5):
+        loss = (x * x).sum()
+        loss.backward()
+        losses.append(loss)
+        with sg.no_grad():
+            x.sub_(0.1 * x.grad)
+        x.grad = None
+    assert [round(v.item(), 6) for v in losses] == [round(3 * 0.64**k, 6) for k in range(5)]
