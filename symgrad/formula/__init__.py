@@ -1,5 +1,5 @@
-"""Formulas of expressions: text, LaTeX, SymPy both ways, NumPy and C source. Start at `text`."""
+"""Formulas of expressions: text, LaTeX, SymPy both ways, NumPy and C source.
 
-from symgrad.formula.text import text
-
-__all__ = ["text"]
+Read only: nothing here changes an expression or how it is computed. Start reading at
+`symgrad.formula.text`.
+"""

@@ -28,6 +28,7 @@ from typing import Any
 from symgrad.formula.tree import Shape, Table, Term, broadcast, minimal, padded
 
 Item = tuple[int, int, int] | int | None
+ELEMENTWISE = frozenset({"sum", "product", "power", "call", "compare", "logic"})
 NESTING = frozenset({"add", "mul", "max", "min", "or", "and"})
 """Reductions that may run over several axes at once."""
 
@@ -39,8 +40,23 @@ def whole(table: Table, x: Term, shape: Shape) -> Term:
     return table.make("expand", (x,), tuple(shape), minimal(shape))
 
 
+def _repeated(x: Term) -> Term:
+    """The number that `x` repeats along all axes, if it does; else `x`."""
+    return x.args[0] if x.head == "expand" and not x.args[0].shape else x
+
+
+def _on_reductions(x: Term, depth: int = 4) -> bool:
+    """Whether all that varies in `x` are reductions: these can keep the axes they reduce."""
+    if not x.shape or x.head == "reduce":
+        return True
+    if depth == 0 or x.head not in ELEMENTWISE or len(x.args) > 4:
+        return False
+    return all(a.shape in ((), x.shape) and _on_reductions(a, depth - 1) for a in x.args)
+
+
 def items_of(x: Term) -> tuple[Term, list[Item]]:
     """What `x` selects from: its base and one item per axis of it."""
+    x = _repeated(x)
     if x.head == "index":
         return x.args[0], list(x.data)
     return x, [(0, 1, n) for n in x.shape]
@@ -61,8 +77,8 @@ def indexed(table: Table, base: Term, items: list[Item]) -> Term:
 def singleton(table: Table, x: Term, shape: Shape) -> Term:
     """`x` with axes of size 1 put or taken away so as to have `shape`."""
     want = minimal(shape)
-    if want == x.shape:
-        return x
+    if want == x.shape or not x.shape or not _repeated(x).shape:
+        return _repeated(x)
     if x.head == "reduce":
         combine, dims, full, _ = x.data
         kept = minimal([1 if d in dims else n for d, n in enumerate(full)])
@@ -70,8 +86,11 @@ def singleton(table: Table, x: Term, shape: Shape) -> Term:
         if want in (kept, removed):
             data = (combine, dims, full, want == kept and kept != removed)
             return table.make("reduce", x.args, data, want)
+    elif x.head != "index" and len(want) > len(x.shape) and _on_reductions(x):
+        args = [singleton(table, a, want) for a in x.args]
+        return table.elementwise(x.head, args, x.data)
     base, items = items_of(x)
-    entries = [
+    entries: list[Item] = [
         i if isinstance(i, int) or i[2] != 1 else i[0] for i in items if i is not None
     ]
     result: list[Item] = []
@@ -88,8 +107,28 @@ def singleton(table: Table, x: Term, shape: Shape) -> Term:
     return indexed(table, base, result + entries)
 
 
+def _rearranged(table: Table, x: Term) -> tuple[Term, Shape]:
+    """`x` before it was given another shape with the same elements, and the shape it had."""
+    if x.head == "reshape":
+        return x.args[0], x.data[0]
+    if x.head == "index" and not any(isinstance(i, int) for i in x.data):
+        if [i for i in x.data if i is not None] == [(0, 1, n) for n in x.args[0].shape]:
+            return x.args[0], x.args[0].shape
+    if x.head in ELEMENTWISE:
+        sources = {a.data[0] if a.head == "reshape" else a.shape for a in x.args if a.shape}
+        (source, *others) = sources
+        if not others and all(a.head == "reshape" for a in x.args if a.shape):
+            args = [a.args[0] if a.shape else a for a in x.args]
+            return table.elementwise(x.head, args, x.data), source
+    return x, x.shape
+
+
 def reshape(table: Table, x: Term, source: Shape, target: Shape) -> Term:
     """`x`, of logical shape `source`, in row-major order under `target`."""
+    target = minimal(target)
+    x = x.args[0] if x.head == "expand" else x
+    if x.head in ELEMENTWISE and x.shape == minimal(source):
+        x, source = _rearranged(table, x)
     rank = len(x.shape)
     if rank == 0 or source[len(source) - rank :] == target[max(len(target) - rank, 0) :]:
         return x
@@ -108,6 +147,12 @@ def reduce(
     table: Table, x: Term, combine: str, dims: tuple[int, ...], shape: Shape, keepdim: bool = False
 ) -> Term:
     """`x`, of logical shape `shape`, combined along `dims`."""
+    if x.head == "expand":
+        return reduce(table, x.args[0], combine, dims, shape, keepdim)
+    if len(dims) == len(shape) == len(x.shape) and not keepdim:
+        base, source = _rearranged(table, x)
+        if base is not x:
+            return reduce(table, base, combine, tuple(range(len(source))), source)
     if x.head == "permute" and combine in NESTING and len(x.data) == len(x.shape):
         return _reduce_permuted(table, x, combine, dims, shape, keepdim)
     own = padded(x.shape, len(shape))
@@ -156,6 +201,7 @@ def _reduce_permuted(
 
 def permute(table: Table, x: Term, dims: tuple[int, ...]) -> Term:
     """`x` with its logical axes in the order `dims`."""
+    x = x.args[0] if x.head == "expand" else x
     own = padded(x.shape, len(dims))
     moved = tuple(own[d] for d in dims)
     offset = len(dims) - len(x.shape)
@@ -178,6 +224,8 @@ def permute(table: Table, x: Term, dims: tuple[int, ...]) -> Term:
 
 def select(table: Table, x: Term, chosen: list[Item]) -> Term:
     """The elements of `x` that `chosen` names, one item per axis of `x`, and None."""
+    if not _repeated(x).shape:
+        return _repeated(x)
     base, items = items_of(x)
     inner = iter(items)
     result: list[Item] = []
@@ -250,8 +298,7 @@ def opaque(
 
 def matmul(table: Table, a: Term, left: Shape, b: Term, right: Shape) -> Term:
     """Batched product of logical shapes (..., M, K) and (..., K, N)."""
-    *batch, m, k = left
-    n = right[-1]
+    k = left[-1]
     own_a, own_b = padded(a.shape, len(left)), padded(b.shape, len(right))
     if k == 1:
         return table.product((a, b), (1, 1))

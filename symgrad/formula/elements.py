@@ -7,7 +7,7 @@ object arrays through each op's own reference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 from typing import Any
 
@@ -78,6 +78,8 @@ def _node(
     if op.family == "elementwise":
         spread = [np.broadcast_to(a, node.shape).ravel() for a in args]
         return objects([scalar(node, e) for e in zip(*spread, strict=True)], node.shape)
+    if op.family == "alias":
+        return args[0]
     if op.family in ("reduce", "cumulative"):
         combine = join.get(op.combine)  # type: ignore[attr-defined]
         if combine is not None:
@@ -86,7 +88,7 @@ def _node(
             if op.family == "reduce":
                 start = [] if moved.shape[-1] else [op.empty]  # type: ignore[attr-defined]
                 return objects([reduce(combine, [*start, *line]) for line in lines], node.shape)
-            running = [list(_accumulate(combine, line)) for line in lines]
+            running = [_accumulate(combine, line) for line in lines]
             flat = objects([v for line in running for v in line], moved.shape)
             return np.moveaxis(flat, -1, node.attrs[0])
     if op.family == "contract":
@@ -99,7 +101,7 @@ def _node(
     )
 
 
-def _accumulate(combine: Callable[[Any, Any], Any], line: Sequence[Any]) -> list[Any]:
+def _accumulate(combine: Callable[[Any, Any], Any], line: Iterable[Any]) -> list[Any]:
     result: list[Any] = []
     for v in line:
         result.append(combine(result[-1], v) if result else v)

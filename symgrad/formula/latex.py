@@ -9,10 +9,12 @@ reading at `latex`, then `LatexPrinter.write`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from symgrad.expr import Expr
+from symgrad.formula.constants import fraction
 from symgrad.formula.latex_names import FUNCTIONS, symbol, wordy
 from symgrad.formula.names import lets
 from symgrad.formula.read import Names, read
@@ -27,8 +29,8 @@ from symgrad.formula.text import (
     TIMES,
     UNARY,
     Written,
-    number_text,
     rank,
+    selection,
 )
 from symgrad.formula.tree import Number, Term, topological
 
@@ -230,19 +232,26 @@ def _number(p: LatexPrinter, t: Term, letters: Letters) -> Written:
 
 
 def _digits(value: Number) -> Written:
-    shown = number_text(value)
-    if "/" in shown:
-        sign = "-" if shown.startswith("-") else ""
-        above, below = shown.lstrip("-").split("/")
-        return rf"{sign}\frac{{{above}}}{{{below}}}", UNARY if sign else ATOM
-    if shown in ("inf", "-inf"):
-        return shown.replace("inf", r"\infty"), UNARY
-    if "e" in shown and shown not in ("True", "False"):
-        mantissa, exponent = shown.split("e")
-        return rf"{mantissa} \cdot 10^{{{int(exponent)}}}", TIMES
-    if isinstance(value, bool) or shown == "nan":
-        return rf"\mathrm{{{shown}}}", ATOM
-    return shown, UNARY if shown.startswith("-") else ATOM
+    negative = not isinstance(value, bool) and value < 0
+    above, below = (_in_latex(part) for part in fraction(-value if negative else value))
+    binding = ATOM
+    if below:
+        above = rf"\frac{{{above}}}{{{below}}}"
+    elif r"\cdot" in above:
+        binding = TIMES
+    return (f"-{above}", min(UNARY, binding)) if negative else (above, binding)
+
+
+def _in_latex(number: str) -> str:
+    """A number as `symgrad.formula.constants` writes it."""
+    if number in ("True", "False", "nan"):
+        return rf"\mathrm{{{number}}}"
+    if "e" in number:
+        mantissa, exponent = number.split("e")
+        return rf"{mantissa} \cdot 10^{{{int(exponent)}}}"
+    named = number.replace("inf", r"\infty").replace("*pi", r" \pi").replace("log", r"\log ")
+    named = re.sub(r"(?<!\\)\bpi", r"\\pi", named)
+    return re.sub(r"sqrt\((.*)\)", r"\\sqrt{\1}", named)
 
 
 def _symbol(p: LatexPrinter, t: Term, letters: Letters) -> Written:
@@ -302,14 +311,15 @@ def _factors(
     ordered = sorted(pairs, key=lambda pair: rank(pair[0], pair[0] in p.names))
     upper = [(_power(p, a, e, letters), a) for a, e in ordered if e > 0]
     lower = [(_power(p, a, -e, letters), a) for a, e in ordered if e < 0]
-    above = _joined(p, upper, bool(lower))
-    if coefficient != 1 or not upper:
-        number, binding = _digits(coefficient)
+    alone = fraction(coefficient)[0] == "1" and bool(lower or fraction(coefficient)[1])
+    above = _joined(p, upper, alone)
+    number, divisor = (_in_latex(part) for part in fraction(coefficient))
+    if number != "1" or not upper:
         above = f"{number} {above}".rstrip() if not above[:1].isdigit() else rf"{number} \cdot {above}"
-        upper.insert(0, ((number, binding), pairs[0][0]))
-    if not lower:
-        return (above, TIMES) if len(upper) > 1 or coefficient != 1 else upper[0][0]
-    return rf"\frac{{{above}}}{{{_joined(p, lower, True)}}}", TIMES
+    if not lower and not divisor:
+        return (above, TIMES) if len(upper) != 1 or number != "1" else upper[0][0]
+    below = _joined(p, lower, not divisor)
+    return rf"\frac{{{above}}}{{{f'{divisor} {below}'.strip()}}}", TIMES
 
 
 def _joined(p: LatexPrinter, factors: list[tuple[Written, Term]], fraction: bool) -> str:
@@ -332,7 +342,7 @@ def _power(p: LatexPrinter, base: Term, exponent: Number, letters: Letters) -> W
         return p.memo[base, _aligned(base, letters)]
     if exponent == 0.5:
         return rf"\sqrt{{{p.of(base, letters)}}}", ATOM
-    shown = number_text(exponent)
+    shown = _digits(exponent)[0]
     if base.head == "call" and base not in p.names and isinstance(base.data, str):
         style = FUNCTIONS.get(base.data, "")
         if style.endswith("#") and base.data not in ("exp",):
@@ -399,15 +409,7 @@ def _reduce(p: LatexPrinter, t: Term, letters: Letters) -> Written:
 def _index(p: LatexPrinter, t: Term, letters: Letters) -> Written:
     if letters is not None:
         return p.memo[t.args[0], _indices(t, letters)]
-    shown = []
-    for item, size in zip(t.data, t.args[0].shape, strict=True):
-        if isinstance(item, int):
-            shown.append(str(item))
-        else:
-            start, step, count = item
-            stop = start + step * (count - 1) + 1 if count else start
-            ends = f"{start or ''}:{stop if stop + step - 1 < size else ''}"
-            shown.append(ends + (f":{step}" if step != 1 else ""))
+    shown = [i.replace("None", r"\mathrm{new}") for i in selection(t)]
     return f"{p.of(t.args[0], None, POSTFIX)}_{{{', '.join(shown)}}}", ATOM
 
 

@@ -24,6 +24,7 @@ RENAMED = {
     "loggamma": "lgamma",
     "polygamma": "polygamma",
     "LambertW": "lambertw",
+    "Heaviside": "heaviside",
 }
 """SymPy's names of functions that torch calls otherwise."""
 
@@ -72,6 +73,11 @@ class Notation:
         """The square root, a power."""
         return self.table.product((x,), (0.5,))
 
+    def log(self, x: Any, base: Any = None) -> Term:
+        """The natural logarithm, or one to another base as a quotient."""
+        natural = self.table.elementwise("call", (x,), "log")
+        return natural if base is None else natural / self.log(base)
+
     def Piecewise(self, *pairs: tuple[Any, Any]) -> Term:
         """The value of the first pair whose condition holds."""
         parts: list[Any] = []
@@ -113,7 +119,8 @@ def written(
     """The term of an elementwise node: its form if that is one operation, else its name.
 
     So ``x / y`` prints as a quotient, while ``sigmoid(x)`` and ``log1p(x)`` keep their names
-    instead of being spelled out at each use. With `known`, only names in it are kept.
+    instead of being spelled out at each use. Names that torch does not have are spelled out;
+    with `known`, all that are not in it.
     """
     table = notation.table
     attrs = node.attributes()
@@ -123,12 +130,29 @@ def written(
             if node.dtype.category >= node.args[0].dtype.category:
                 return made
             return table.elementwise("call", args, node.dtype.name)
-        if all(a in args or a.head == "number" for a in made.args) and made.head != "number":
-            return made
-        if known is not None and node.op.name not in known:
-            return made
+        direct = all(_plain(a, args) for a in made.args) and made.head != "number"
+        if direct or not (node.op.public if known is None else node.op.name in known):
+            return _without_ones(made)
     shown = tuple(f"{k}={show(v)}" for k, v in attrs.items() if v is not None)
     return table.elementwise("call", args, (node.op.name, shown) if shown else node.op.name)
+
+
+def _plain(t: Term, args: tuple[Term, ...]) -> bool:
+    """Whether `t` is an argument, a number or a product of arguments."""
+    if t in args or t.head == "number":
+        return True
+    return t.head == "product" and all(a in args or a.head == "number" for a in t.args)
+
+
+def _without_ones(t: Term) -> Term:
+    """A product without factors 1, which change no value at all."""
+    if t.head == "product" and t.data[0] in (1, -1) and set(t.data[1]) == {1}:
+        left = [a for a in t.args if a.head != "number" or a.data is True or a.data != 1]
+        if not left:
+            return t.table.number(t.data[0])
+        if len(left) == 1 and t.data[0] == 1 and left[0].shape == t.shape:
+            return left[0]
+    return t
 
 
 def show(value: Any) -> str:

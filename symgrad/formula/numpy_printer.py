@@ -5,8 +5,8 @@ Start reading at `WRITE`.
 
 from __future__ import annotations
 
-from symgrad.formula import text
-from symgrad.formula.text import ATOM, Printer, Write, Written
+from symgrad.formula.text import ATOM, UNARY, Printer, Write, Written
+from symgrad.formula.text import WRITE as TEXT
 from symgrad.formula.tree import Term
 
 FUNCTIONS = {
@@ -53,7 +53,7 @@ def _number(p: Printer, t: Term) -> Written:
     if t.data != t.data or t.data in (float("inf"), float("-inf")):
         return f"float('{t.data}')", ATOM
     shown = repr(t.data)
-    return shown, text.UNARY if shown.startswith("-") else ATOM
+    return shown, UNARY if shown.startswith("-") else ATOM
 
 
 def _reduce(p: Printer, t: Term) -> Written:
@@ -82,7 +82,10 @@ def _embed(p: Printer, t: Term) -> Written:
     if any(k != 1 and n > 1 for k, n in zip(steps, shape, strict=True)):
         return _refused(p, t.table.make("call", t.args, "embed"))
     around = [(s, full - s - n) for s, n, full in zip(starts, shape, size, strict=True)]
-    return f"np.pad({p.of(t.args[0], 0)}, {around})", ATOM
+    inside = p.of(t.args[0], 0)
+    if len(t.args[0].shape) != len(shape):
+        inside = f"np.reshape({inside}, {tuple(shape)})"
+    return f"np.pad({inside}, {around})", ATOM
 
 
 def _flip(p: Printer, t: Term) -> Written:
@@ -100,7 +103,7 @@ def _symbol(p: Printer, t: Term) -> Written:
 
 
 WRITE: dict[str, Write] = {
-    **text.WRITE,
+    **TEXT,
     "call": _call,
     "number": _number,
     "symbol": _symbol,

@@ -100,6 +100,8 @@ def _term(
     table = notation.table
     if op.family == "elementwise":
         return written(notation, node, args, known)
+    if op.family == "alias":
+        return _alias(table, args, node)
     special = _MOVEMENTS.get(op)
     if special is not None:
         return special(table, args, node)
@@ -112,14 +114,25 @@ def _term(
         return arrays.gather(table, args, node.args[0].shape, node.args[1].shape)
     if op is create.iota:
         return table.make("symbol", (), (f"arange({node.attrs[0]})", 1), minimal(node.shape))
-    name = {"add": "cumsum", "mul": "cumprod"}.get(getattr(op, "combine", ""), op.name)
-    if op.family != "cumulative":
-        name = op.name
+    name = "cat" if op.pieces else op.name
+    if op.family == "cumulative":
+        name = op.name.removesuffix("_axis")
     attributes = tuple(
         f"{k}={show(v)}" for k, v in node.attributes().items() if v is not None
     )
     shapes = tuple(a.shape for a in node.args)
     return arrays.opaque(table, args, name, attributes, shapes, node.shape)
+
+
+def _alias(table: Table, args: tuple[Term, ...], node: Expr) -> Term:
+    """The value of the first argument, by the name of the function that made it if it has one."""
+    given = node.attributes()
+    name = given.get("name")
+    if name is None:
+        return args[0]
+    shown = tuple(show(d) for d in given.get("detail", ()))
+    x = node.args[1]
+    return arrays.opaque(table, args[1:], name, shown, (x.shape,), node.shape)
 
 
 def _reshape(table: Table, args: tuple[Term, ...], node: Expr) -> Term:
@@ -139,7 +152,8 @@ def _narrow(table: Table, args: tuple[Term, ...], node: Expr) -> Term:
 
 
 def _embed(table: Table, args: tuple[Term, ...], node: Expr) -> Term:
-    return arrays.embed(table, args[0], *node.attrs, node.args[0].shape)
+    size, starts, steps = node.attrs
+    return arrays.embed(table, args[0], size, starts, steps, node.args[0].shape)
 
 
 def _flip(table: Table, args: tuple[Term, ...], node: Expr) -> Term:

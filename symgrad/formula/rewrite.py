@@ -141,7 +141,11 @@ class Rewriter:
                 first = self.multiply(collected.pop(partner), [(partner.args[0], 1)])
                 second = self.multiply(collected.pop(x), [(value, 1)])
                 if swap:
-                    joined = self.choose((first, other, second))
+                    # The condition as it was written came before its opposite.
+                    if other.serial < condition.serial:
+                        joined = self.choose((first, other, second))
+                    else:
+                        joined = self.choose((second, condition, first))
                     del kept[other]
                 else:
                     zero = self.table.number(0)
@@ -200,6 +204,11 @@ class Rewriter:
                 return x
             if e == 1 and coefficient == -1 and x.head == "sum" and any(c < 0 for c in x.data[1]):
                 return self.add([(-c, a) for c, a in zip(x.data[1], x.args, strict=True)], -x.data[0])
+        choice = [x for x, e in left.items() if e == 1 and _is_selection(x)]
+        if len(choice) == 1 and (len(left) == 1 or choice[0].args[0].head == "number"):
+            value, condition, zero = choice[0].args
+            rest = [(value if x is choice[0] else x, e) for x, e in left.items()]
+            return self.choose((self.multiply(coefficient, rest), condition, zero))
         coefficient, left = self._means(coefficient, left)
         args, exponents = tuple(left), tuple(left.values())
         if len(args) == 1 and coefficient == 1 and exponents[0] == 1:
@@ -262,6 +271,10 @@ class Rewriter:
         if t.data == "not":
             return self.negate(args[0])
         neutral = t.data == "and"
+        if t.data == "or" and any(a.head == "call" and a.data == "isnan" for a in args):
+            left = [a for a in args if a.head != "call" or a.data != "isnan"]
+            if len(left) == 1:
+                return left[0]
         if t.data in ("and", "or"):
             for k, a in enumerate(args):
                 if a.head == "number":
@@ -270,8 +283,20 @@ class Rewriter:
                 return args[0]
         return self.remake(t, args)
 
+    def compare(self, t: Term) -> Term:
+        """A comparison; of a term with itself only NaN matters."""
+        a, b = (self.done[x] for x in t.args)
+        if a is b:
+            if t.data == "!=":
+                return self.sized(self.table.make("call", (a,), "isnan", a.shape))
+            return self.table.number(t.data in ("==", "<=", ">="))
+        return self.remake(t, (a, b))
+
     def negate(self, condition: Term) -> Term:
         """The opposite condition."""
+        if condition.head == "index":
+            (base,) = condition.args
+            return rebuild(self.table, condition, (self.negate(base),))
         if condition.head == "compare":
             sign = NEGATED[condition.data]
             return self.table.make("compare", condition.args, sign, condition.shape)
@@ -307,6 +332,13 @@ class Rewriter:
             otherwise = rest[0] if len(rest) == 1 else self.choose(rest)
         if all(v is otherwise for v in parts[::2]):
             return otherwise
+        if len(parts) == 2 and otherwise.head == "number" and otherwise.data == 0:
+            value, condition = parts
+            if value.data is True and value.head == "number":
+                return condition
+            if _is_selection(value):
+                both = self.table.elementwise("logic", (condition, value.args[1]), "and")
+                parts = [value.args[0], self.sized(both)]
         if len(parts) == 2 and parts[1].head == "logic" and parts[1].data == "not":
             parts, otherwise = [otherwise, parts[1].args[0]], parts[0]
         if otherwise.head == "piecewise" and len(parts) + len(otherwise.args) <= 9:
@@ -339,11 +371,17 @@ class Rewriter:
         return self.multiply(coefficient, [(self._finish(made), 1)])
 
     def _finish(self, made: Term) -> Term:
-        """A multiple that the array forms made, in simplified form."""
-        if made in self.size or made.head != "product":
+        """What the array forms made of simplified terms, in simplified form."""
+        if made in self.size or made.head not in RULES:
             return self.sized(made)
-        factors = [(self._finish(a), e) for a, e in zip(made.args, made.data[1], strict=True)]
-        return self.multiply(made.data[0], factors)
+        args = [self._finish(a) for a in made.args]
+        if made.head == "product":
+            return self.multiply(made.data[0], zip(args, made.data[1], strict=True))
+        if made.head == "sum":
+            return self.add(zip(made.data[1], args, strict=True), made.data[0])
+        if made.head == "piecewise":
+            return self.choose(tuple(args))
+        return self.remake(made, tuple(args))
 
     def sized(self, t: Term) -> Term:
         """Note the size of a simplified term."""
@@ -358,7 +396,7 @@ class Rewriter:
 RULES: dict[str, Callable[[Rewriter, Term], Term]] = {
     "number": Rewriter.plain,
     "symbol": Rewriter.plain,
-    "compare": Rewriter.plain,
+    "compare": Rewriter.compare,
     "sum": Rewriter.sum,
     "product": Rewriter.product,
     "power": Rewriter.power,

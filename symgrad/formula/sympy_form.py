@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 
 from symgrad.expr import Expr, ancestors
+from symgrad.formula.constants import KNOWN
 from symgrad.formula.elements import objects, unroll
 from symgrad.formula.read import is_leaf, number_of
 from symgrad.formula.tree import Shape, broadcast, minimal, padded
+from symgrad.ops import movement
 
 DEEP = 20
 """With cse, nesting deeper than this is cut by a replacement: SymPy recurses on depth."""
@@ -73,6 +75,10 @@ def exact(sp: Any, value: bool | int | float) -> Any:
         return sp.Integer(value)
     if value != value or value in (float("inf"), float("-inf")):
         return sp.sympify(value)
+    known = KNOWN.get(abs(value))
+    if known is not None:
+        above, below = (sp.sympify(part or "1") for part in known)
+        return above / below if value > 0 else -above / below
     fraction = Fraction(value).limit_denominator(1000)
     if float(fraction) == value:
         return sp.Rational(fraction.numerator, fraction.denominator)
@@ -151,6 +157,9 @@ class _Scalars:
         args = [self.made[id(a)] for a in node.args]
         shapes = [self.shape[id(a)] for a in node.args]
         op = node.op
+        if op.family == "alias":
+            self.shape[id(node)] = shapes[0]
+            return args[0]
         if op.family == "elementwise":
             self.shape[id(node)] = broadcast(shapes)
             return scalar_form(self.sp, node, args)
@@ -169,10 +178,10 @@ class _Scalars:
                 times = node.args[0].shape[dim]
                 combine = op.combine  # type: ignore[attr-defined]
                 return {"add": args[0] * times, "mul": args[0] ** times}.get(combine, args[0])
-        if op.family == "movement" and not op.injective and broadcast([shapes[0], node.shape]) == minimal(node.shape):
+        if op is movement.expand:
             self.shape[id(node)] = shapes[0]
-        else:
-            self.shape[id(node)] = minimal(node.shape)
+            return args[0]
+        self.shape[id(node)] = minimal(node.shape)
         if not hasattr(op, "sympy"):
             return self.sp.Function(op.name)(*args)
         return self.sp.sympify(op.sympy(self.sp, *args, **node.attributes()))

@@ -212,7 +212,7 @@ class _Reader:
         if exponent == 1:
             return base
         if exponent.is_Rational and exponent < 0 and exponent.q <= 2:
-            return 1.0 / self.power(base, -exponent, self.number(-exponent))  # type: ignore[operator]
+            return 1.0 / self.power(base, -exponent, self.number(-exponent))
         if exponent.is_Rational and exponent.q == 2 and exponent.p == 1:
             return function("sqrt")(base)
         return function("pow")(base, value)
@@ -239,22 +239,22 @@ class _Reader:
         return self.choose(condition, value, otherwise)
 
     def _sec(self, x: Expr) -> Value:
-        return 1.0 / function("cos")(x)  # type: ignore[no-any-return]
+        return 1.0 / function("cos")(x)
 
     def _csc(self, x: Expr) -> Value:
-        return 1.0 / function("sin")(x)  # type: ignore[no-any-return]
+        return 1.0 / function("sin")(x)
 
     def _cot(self, x: Expr) -> Value:
-        return 1.0 / function("tan")(x)  # type: ignore[no-any-return]
+        return 1.0 / function("tan")(x)
 
     def _sech(self, x: Expr) -> Value:
-        return 1.0 / function("cosh")(x)  # type: ignore[no-any-return]
+        return 1.0 / function("cosh")(x)
 
     def _csch(self, x: Expr) -> Value:
-        return 1.0 / function("sinh")(x)  # type: ignore[no-any-return]
+        return 1.0 / function("sinh")(x)
 
     def _coth(self, x: Expr) -> Value:
-        return 1.0 / function("tanh")(x)  # type: ignore[no-any-return]
+        return 1.0 / function("tanh")(x)
 
     def _sinc(self, x: Expr) -> Value:
         return function("sinc")(x / 3.141592653589793)

@@ -9,9 +9,9 @@ ones get a name, so neither depth nor sharing costs more than linear time. Start
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from fractions import Fraction
 
 from symgrad.expr import Expr
+from symgrad.formula.constants import fraction
 from symgrad.formula.names import lets
 from symgrad.formula.read import Names, read
 from symgrad.formula.rewrite import simplify
@@ -69,29 +69,15 @@ def text(expr: Expr, names: Names | None = None, limit: int | None = 200) -> str
     return "\n".join([*lines, last])
 
 
-def number_text(value: Number) -> str:
-    """A number in the shortest usual form: 2, 0.25, 1/3, 1e-05."""
-    if isinstance(value, bool | int):
-        return str(value)
-    short = repr(value)
-    if len(short) <= 8 or value != value or value in (float("inf"), float("-inf")):
-        return short
-    rounded = f"{value:.12g}"
-    if len(rounded) <= 8 and abs(float(rounded) - value) <= 1e-15 * abs(value):
-        return rounded
-    fraction = Fraction(value).limit_denominator(1000)
-    if fraction.numerator and abs(float(fraction) - value) <= 1e-15 * abs(value):
-        return f"{fraction.numerator}/{fraction.denominator}"
-    return short
-
-
-def quotient(value: Number) -> tuple[Number, Number]:
-    """A positive factor as numerator and denominator, if it prints better as a fraction."""
-    shown = number_text(value)
-    if "/" in shown:
-        p, q = shown.split("/")
-        return int(p), int(q)
-    return value, 1
+def number_text(value: Number) -> Written:
+    """A number in the shortest usual form: 2, 0.25, 1/3, pi/2, 1e-05."""
+    negative = isinstance(value, int | float) and not isinstance(value, bool) and value < 0
+    above, below = fraction(-value if negative else value)
+    shown = f"{above}/{below}" if below else above
+    binding = TIMES if below or "*" in above else ATOM
+    if negative:
+        return f"-{shown}", min(binding, UNARY)
+    return shown, binding
 
 
 class Printer:
@@ -146,10 +132,7 @@ class Printer:
 
 
 def _number(p: Printer, t: Term) -> Written:
-    shown = number_text(t.data)
-    if "/" in shown:
-        return shown, TIMES
-    return shown, UNARY if shown.startswith("-") else ATOM
+    return number_text(t.data)
 
 
 def _symbol(p: Printer, t: Term) -> Written:
@@ -165,7 +148,7 @@ def _sum(p: Printer, t: Term) -> Written:
         parts = parts[: p.limit]
     pieces = [(c < 0, p.scaled(abs(c), a)) for c, a in parts]
     if constant:
-        shown = (constant < 0, _number(p, t.table.number(abs(constant))))
+        shown = (constant < 0, number_text(abs(constant)))
         if pieces[0][0] and not shown[0]:
             pieces.insert(0, shown)
         else:
@@ -202,7 +185,7 @@ def rank(t: Term, named: bool) -> int:
 
 def _factors(p: Printer, coefficient: Number, pairs: list[tuple[Term, Number]]) -> Written:
     """A positive number times powers."""
-    above, below = quotient(coefficient)
+    above, below = fraction(coefficient)
     hidden = 0
     if p.limit is not None and len(pairs) > p.limit:
         hidden = len(pairs) - p.limit
@@ -210,10 +193,10 @@ def _factors(p: Printer, coefficient: Number, pairs: list[tuple[Term, Number]]) 
     ordered = sorted(pairs, key=lambda pair: rank(pair[0], pair[0] in p.names))
     upper = [_power(p, a, e) for a, e in ordered if e > 0]
     lower = [_power(p, a, -e) for a, e in ordered if e < 0]
-    if above != 1 or not upper:
-        upper.insert(0, (number_text(above), ATOM))
-    if below != 1:
-        lower.insert(0, (number_text(below), ATOM))
+    if above != "1" or not upper:
+        upper.insert(0, (above, ATOM))
+    if below:
+        lower.insert(0, (below, ATOM))
     if len(upper) == 1 and not lower:
         return upper[0]
     shown = "*".join(_wrap(w, TIMES + 1) for w in upper)
@@ -234,9 +217,7 @@ def _power(p: Printer, base: Term, exponent: Number) -> Written:
         return p.written[base]
     if exponent == 0.5:
         return f"{p.prefix}sqrt({p.of(base, 0)})", ATOM
-    shown = number_text(exponent)
-    shown = f"({shown})" if "/" in shown else shown
-    return f"{p.of(base, POWER + 1)}**{shown}", POWER
+    return f"{p.of(base, POWER + 1)}**{_wrap(number_text(exponent), UNARY)}", POWER
 
 
 def _general_power(p: Printer, t: Term) -> Written:
@@ -299,7 +280,8 @@ def _rank(x: Term) -> int:
     return x.data[1] if x.head == "symbol" else len(x.shape)
 
 
-def _index(p: Printer, t: Term) -> Written:
+def selection(t: Term) -> list[str]:
+    """The items of an index term as in Python's brackets."""
     (base,) = t.args
     shown = [":"] * (_rank(base) - len(base.shape))
     sizes = iter(base.shape)
@@ -318,7 +300,11 @@ def _index(p: Printer, t: Term) -> Written:
         shown.append(f"{low}:{high}" + (f":{step}" if step != 1 else ""))
     while len(shown) > 1 and shown[-1] == ":":
         shown.pop()
-    return f"{p.of(base, POSTFIX)}[{', '.join(shown)}]", POSTFIX
+    return shown
+
+
+def _index(p: Printer, t: Term) -> Written:
+    return f"{p.of(t.args[0], POSTFIX)}[{', '.join(selection(t))}]", POSTFIX
 
 
 def _permute(p: Printer, t: Term) -> Written:
