@@ -45,6 +45,8 @@ from symgrad.autograd import (
 from symgrad.compiled import compile as compile
 from symgrad import func, linalg, nn, special
 from symgrad.func import vmap as vmap
+from symgrad.sparsity import sparse_hessian as sparse_hessian
+from symgrad.sparsity import sparse_jacobian as sparse_jacobian
 from symgrad.reading import export_c as export_c
 from symgrad.reading import lambdify as lambdify
 from symgrad.reading import to_latex as to_latex
