@@ -16,7 +16,7 @@ from symgrad.expr import Expr
 from symgrad.op import Case, Index, T, cast_to, composite, constant, op, value_of
 from symgrad.ops.arithmetic import eq, ge, keep, where
 from symgrad.ops.movement import expand, full, reshape
-from symgrad.ops.positions import known, put_any, put_sum, read
+from symgrad.ops.positions import known, numbered, put_any, put_sum, read
 from symgrad.ops.reduce import prod
 from symgrad.ops.scatter import (
     checked,
@@ -59,11 +59,20 @@ def _shared(g: Expr, out: Expr, x: Expr, values: Expr, index: Expr) -> tuple[Any
     return keep(own, share), keep(sent, read(share, index)), None
 
 
+def _flattened(extreme: Any, x: Expr, values: Expr, index: Expr) -> Expr:
+    """A batch of vectors as one vector, each with its own part of the positions."""
+    places = index + numbered(index) * x.shape[1]
+    return reshape(extreme(line(x), line(values), line(places)), x.shape)  # type: ignore[no-any-return]
+
+
 @op
 class put_max(_Extreme):
     """A vector with the largest of each element and what is sent to its position."""
 
     ref = _ref_extreme(np.maximum)
+
+    def batched(count: int, x: Expr, values: Expr, index: Expr) -> Any:
+        return _flattened(put_max, x, values, index)
 
     def vjp(g: Expr, out: Expr, x: Expr, values: Expr, index: Expr) -> Any:
         return _shared(g, out, x, values, index)
@@ -74,6 +83,9 @@ class put_min(_Extreme):
     """A vector with the smallest of each element and what is sent to its position."""
 
     ref = _ref_extreme(np.minimum)
+
+    def batched(count: int, x: Expr, values: Expr, index: Expr) -> Any:
+        return _flattened(put_min, x, values, index)
 
     def vjp(g: Expr, out: Expr, x: Expr, values: Expr, index: Expr) -> Any:
         return _shared(g, out, x, values, index)

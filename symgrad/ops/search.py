@@ -45,6 +45,9 @@ class positions_in(Library):
     def result_dtype(self, rows: Expr, values: Expr, *, right: bool) -> DType:
         return dtypes.int64
 
+    def batched(count: int, rows: Expr, values: Expr, *, right: bool) -> Any:
+        return positions_in(rows, values, right=right)
+
     def ref(rows: np.ndarray, values: np.ndarray, *, right: bool) -> Any:
         side: Any = "right" if right else "left"
         if rows.ndim == 1:

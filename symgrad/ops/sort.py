@@ -49,6 +49,9 @@ class sort_positions(Library):
     def result_dtype(self, x: Expr, *, descending: bool) -> DType:
         return dtypes.int64
 
+    def batched(count: int, x: Expr, *, descending: bool) -> Any:
+        return sort_positions(x, descending=descending)
+
     def ref(x: np.ndarray, *, descending: bool) -> Any:
         return order_of(x, descending)
 
