@@ -8,7 +8,12 @@ checks themselves. ``python -m symgrad.testing OP`` reports on one op. Start rea
 """
 
 from symgrad.testing.bits import check_bits
-from symgrad.testing.derivatives import central_difference, check_derivatives, has_derivative
+from symgrad.testing.derivatives import (
+    along_symmetric,
+    central_difference,
+    check_derivatives,
+    has_derivative,
+)
 from symgrad.testing.evaluator import Evaluator, cut_finely, run, same_bits, threaded
 from symgrad.testing.mutants import derivative_mutants, lowering_mutant, surviving_mutants
 from symgrad.testing.samples import Drawn, Subject, call, draw, nodes, subject, subjects, truth
@@ -19,6 +24,7 @@ __all__ = [
     "Drawn",
     "Evaluator",
     "Subject",
+    "along_symmetric",
     "call",
     "central_difference",
     "check_backward",

@@ -8,6 +8,7 @@ All in float64. Start reading at `check_derivatives`.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -16,9 +17,9 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.calculus import pullback, pushforward
 from symgrad.expr import Expr
-from symgrad.op import constant, input_node
+from symgrad.op import Case, constant, input_node
 from symgrad.ops.arithmetic import add, mul
-from symgrad.ops.movement import full
+from symgrad.ops.movement import full, permute
 from symgrad.ops.reduce import sum as total
 from symgrad.testing.evaluator import Evaluator
 from symgrad.testing.samples import Drawn, Subject, call, draw, nodes
@@ -196,6 +197,19 @@ def smooth_point(subject: Subject, number: int) -> Point | None:
         f"differences do not converge at any draw ({direction.difference}); "
         "if the op has a kink there, the sample states smooth=False"
     )
+
+
+def along_symmetric(subject: Subject) -> Subject:
+    """The subject of symmetric matrices, for ops whose derivative is that along such."""
+
+    def part(x: Expr) -> Expr:
+        order = (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2)
+        return mul(add(x, permute(x, order)), 0.5)
+
+    result = copy.copy(subject)
+    result.prepare = part
+    result.samples = [Case(*c.args, **c.attrs) for c in subject.samples]
+    return result
 
 
 def has_derivative(subject: Subject, number: int) -> bool:

@@ -80,13 +80,14 @@ def threaded(count: int) -> Iterator[None]:
     def long(fn: int, args: tuple[int, ...], extent: int, cost_ns: int) -> Launch:
         return Launch(fn, args, extent, cost_ns + 100_000_000)
 
-    before, threads = build.Launch, pool.get_num_threads()
-    build.Launch = long  # type: ignore[misc, assignment]
+    names = vars(build)
+    before, threads = names["Launch"], pool.get_num_threads()
+    names["Launch"] = long
     pool.set_num_threads(count)
     try:
         yield
     finally:
-        build.Launch = before  # type: ignore[misc]
+        names["Launch"] = before
         pool.set_num_threads(threads)
 
 

@@ -8,6 +8,7 @@ original, so nothing is patched and programs are not confused. Start at `derivat
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -61,7 +62,7 @@ def variant(subject: Subject, **members: Any) -> Subject:
     assert op is not None
     static = {k: staticmethod(v) if callable(v) else v for k, v in members.items()}
     made: Op = type(type(op).__name__, (type(op),), static)()
-    result = Subject(op)
+    result = copy.copy(subject)
     result.op = made
     result.call = made
     return result

@@ -38,6 +38,8 @@ class Subject:
     samples, errors : sequence of Case
     op : Op or None
         None for a composite.
+    prepare : callable or None
+        Applied to the tensors before the call.
     """
 
     def __init__(self, made: Op | Composite) -> None:
@@ -48,6 +50,7 @@ class Subject:
         self.errors: Sequence[Case] = tuple(made.errors)
         self.op: Op | None = made if isinstance(made, Op) else None
         self.doc: str = made.__doc__ or ""
+        self.prepare: Callable[[Expr], Expr] | None = None
         if self.op is not None and not self.samples:
             self.samples = _from_domain(self.op)
 
@@ -194,6 +197,8 @@ def nodes(arrays: Sequence[np.ndarray], grad: bool = True) -> list[Expr]:
 
 def call(subject: Subject, drawn: Drawn, tensors: Sequence[Expr]) -> list[Expr]:
     """The results of the call as a flat list of nodes."""
+    if subject.prepare is not None:
+        tensors = [subject.prepare(t) for t in tensors]
     args, attrs = drawn.arguments(tensors)
     return [r for r in flattened(subject.call(*args, **attrs)) if isinstance(r, Expr)]
 

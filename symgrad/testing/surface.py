@@ -14,12 +14,11 @@ import numpy as np
 
 import symgrad
 from symgrad import interface
-from symgrad.dtypes import DType
+from symgrad.dtypes import DType, float64
 from symgrad.tensor import Tensor
 from symgrad.testing.derivatives import projection
 from symgrad.testing.evaluator import run, same_bits
 from symgrad.testing.samples import Drawn, Subject, call, draw, flattened, nodes
-
 
 OTHER_METHODS = {"where": "the method's tensor is the function's second argument, as in torch"}
 """Methods whose arguments are in another order than the function's."""
@@ -116,16 +115,16 @@ def check_backward(subject: Subject, number: int, floating: DType) -> None:
     if scalar is None:
         return
     expected = run(scalar.gradient())
-    leaves = [t for t in tensors(drawn, requires_grad=True)]
+    leaves = tensors(drawn, requires_grad=True)
     args, attrs = drawn.arguments(leaves)
     made = [r for r in flattened(function(*args, **attrs)) if isinstance(r, Tensor)]
-    outputs = [r for r in made if r.requires_grad and r.dtype is symgrad.float64]
+    outputs = [r for r in made if r.requires_grad and r.dtype is float64]
     rng = subject.seed(number)
     total: Any = None
     for r in outputs:
         signs = np.where(rng.random(r.shape) < 0.5, -1.0, 1.0)
         weights = np.asarray(signs * rng.uniform(0.5, 1.5, r.shape)).astype(r.dtype.numpy)
-        term = (r * symgrad.tensor(weights)).sum()
+        term = interface.FUNCTIONS["sum"](interface.FUNCTIONS["mul"](r, symgrad.tensor(weights)))
         total = term if total is None else total + term
     total.backward()
     wanted = [t for k, t in enumerate(leaves) if k in drawn.floating_places and t.numel()]
