@@ -114,7 +114,7 @@ def _rearranged(table: Table, x: Term) -> tuple[Term, Shape]:
     if x.head == "index" and not any(isinstance(i, int) for i in x.data):
         if [i for i in x.data if i is not None] == [(0, 1, n) for n in x.args[0].shape]:
             return x.args[0], x.args[0].shape
-    if x.head in ELEMENTWISE:
+    if x.shape and x.head in ELEMENTWISE:
         sources = {a.data[0] if a.head == "reshape" else a.shape for a in x.args if a.shape}
         (source, *others) = sources
         if not others and all(a.head == "reshape" for a in x.args if a.shape):
@@ -127,7 +127,7 @@ def reshape(table: Table, x: Term, source: Shape, target: Shape) -> Term:
     """`x`, of logical shape `source`, in row-major order under `target`."""
     target = minimal(target)
     x = x.args[0] if x.head == "expand" else x
-    if x.head in ELEMENTWISE and x.shape == minimal(source):
+    if x.head in ELEMENTWISE and x.shape and x.shape == minimal(source):
         x, source = _rearranged(table, x)
     rank = len(x.shape)
     if rank == 0 or source[len(source) - rank :] == target[max(len(target) - rank, 0) :]:
@@ -149,17 +149,16 @@ def reduce(
     """`x`, of logical shape `shape`, combined along `dims`."""
     if x.head == "expand":
         return reduce(table, x.args[0], combine, dims, shape, keepdim)
-    if len(dims) == len(shape) == len(x.shape) and not keepdim:
-        base, source = _rearranged(table, x)
-        if base is not x:
-            return reduce(table, base, combine, tuple(range(len(source))), source)
     if x.head == "permute" and combine in NESTING and len(x.data) == len(x.shape):
         return _reduce_permuted(table, x, combine, dims, shape, keepdim)
     own = padded(x.shape, len(shape))
     live = tuple(d for d in dims if own[d] != 1)
     times = prod(shape[d] for d in dims if own[d] == 1)
     left = tuple(1 if d in dims else n for d, n in enumerate(own) if keepdim or d not in dims)
-    if not live:
+    base, source = _rearranged(table, x) if live else (x, shape)
+    if base is not x and all(n == 1 or d in live for d, n in enumerate(own)):
+        result = reduce(table, base, combine, tuple(range(len(source))), source)
+    elif not live:
         result = singleton(table, x, left) if combine in NESTING else table.number(0)
     elif x.head == "reduce" and x.data[0] == combine and combine in NESTING and not x.data[3]:
         _, inner, full, _ = x.data
