@@ -57,30 +57,37 @@ class reshape(Movement):
     injective = True
     keeps_order = True
     samples = (Case(T(2, 6), (3, 4)), Case(T(2, 3), (-1,)), Case(T(), (1, 1)), Case(T(0, 3), (0,)))
-    errors = (Case(T(2, 3), (4,), match="is invalid for input of size 6"),)
+    errors = (
+        Case(T(2, 3), (4,), match="is invalid for input of size 6"),
+        Case(T(2, 3), (-1, -1), match="only one dimension can be inferred"),
+        Case(T(2, 3), (-2, 3), match="invalid shape dimension -2"),
+    )
 
-    def __call__(self, x: Expr, *sizes: Any, shape: Any = None) -> Expr:
+    def __call__(self, input: Expr, *sizes: Any, shape: Any = None) -> Expr:
         wanted = list(shape_of(sizes if shape is None else (shape,)))
+        for s in wanted:
+            if s < -1:
+                raise RuntimeError(f"reshape: invalid shape dimension {s} (got {wanted})")
         if wanted.count(-1) > 1:
             raise RuntimeError("reshape: only one dimension can be inferred (got several -1)")
         if -1 in wanted:
             known = 1
             for s in wanted:
                 known *= s if s != -1 else 1
-            if known == 0 or x.size % known:
+            if known == 0 or input.size % known:
                 raise RuntimeError(
-                    f"reshape: shape '{wanted}' is invalid for input of size {x.size}"
+                    f"reshape: shape '{wanted}' is invalid for input of size {input.size}"
                 )
-            wanted[wanted.index(-1)] = x.size // known
+            wanted[wanted.index(-1)] = input.size // known
         total = 1
         for s in wanted:
             total *= s
-        if total != x.size:
-            raise RuntimeError(f"reshape: shape '{wanted}' is invalid for input of size {x.size}")
+        if total != input.size:
+            raise RuntimeError(f"reshape: shape '{wanted}' is invalid for input of size {input.size}")
         target = tuple(wanted)
-        if target == x.shape:
-            return x
-        return record(self, (x,), (target,), target, x.dtype)  # type: ignore[arg-type]
+        if target == input.shape:
+            return input
+        return record(self, (input,), (target,), target, input.dtype)  # type: ignore[arg-type]
 
     def ref(x: np.ndarray, shape: tuple[int, ...]) -> Any:
         return np.reshape(x, shape)
@@ -104,20 +111,20 @@ class permute(Movement):
     samples = (Case(T(2, 3, 4), (2, 0, 1)), Case(T(2, 3), (-1, 0)), Case(T(), ()))
     errors = (Case(T(2, 3), (0, 0), match="repeated"),)
 
-    def __call__(self, x: Expr, *axes: Any, dims: Any = None) -> Expr:
+    def __call__(self, input: Expr, *axes: Any, dims: Any = None) -> Expr:
         given = shape_of(axes if dims is None else (dims,))
-        if given == tuple(range(x.ndim)):
-            return x
-        if len(given) != x.ndim:
+        if given == tuple(range(input.ndim)):
+            return input
+        if len(given) != input.ndim:
             raise RuntimeError(
-                f"permute: number of dimensions {x.ndim} does not match dims {given}; name each once"
+                f"permute: number of dimensions {input.ndim} does not match dims {given}; name each once"
             )
-        order = tuple(wrap_dim("permute", d, x.ndim) for d in given)
-        if len(set(order)) != x.ndim:
+        order = tuple(wrap_dim("permute", d, input.ndim) for d in given)
+        if len(set(order)) != input.ndim:
             raise RuntimeError(f"permute: repeated dim in {given}; name each dimension once")
-        if order == tuple(range(x.ndim)):
-            return x
-        return record(self, (x,), (order,), tuple(x.shape[d] for d in order), x.dtype)  # type: ignore[arg-type]
+        if order == tuple(range(input.ndim)):
+            return input
+        return record(self, (input,), (order,), tuple(input.shape[d] for d in order), input.dtype)  # type: ignore[arg-type]
 
     def ref(x: np.ndarray, dims: tuple[int, ...]) -> Any:
         return np.transpose(x, dims)
@@ -144,17 +151,20 @@ class expand(Movement):
 
     attributes = ("size",)
     samples = (Case(T(3, 1), (3, 4)), Case(T(3), (2, 3)), Case(T(), (2, 2)), Case(T(2, 1), (-1, 3)))
-    errors = (Case(T(2, 3), (2, 4), match="must match the existing size"),)
+    errors = (
+        Case(T(2, 3), (2, 4), match="must match the existing size"),
+        Case(T(3), (-1, 3), match="isn't allowed in a leading, non-existing dimension 0"),
+    )
 
-    def __call__(self, x: Expr, *sizes: Any, size: Any = None) -> Expr:
+    def __call__(self, input: Expr, *sizes: Any, size: Any = None) -> Expr:
         wanted = list(shape_of(sizes if size is None else (size,)))
-        extra = len(wanted) - x.ndim
+        extra = len(wanted) - input.ndim
         if extra < 0:
             raise RuntimeError(
                 f"expand: the number of sizes provided ({len(wanted)}) must be greater or equal to "
-                f"the number of dimensions in the tensor ({x.ndim})"
+                f"the number of dimensions in the tensor ({input.ndim})"
             )
-        for place, have in enumerate(x.shape):
+        for place, have in enumerate(input.shape):
             want = wanted[extra + place]
             if want == -1:
                 wanted[extra + place] = have
@@ -162,12 +172,18 @@ class expand(Movement):
                 raise RuntimeError(
                     f"expand: The expanded size of the tensor ({want}) must match the existing size "
                     f"({have}) at non-singleton dimension {extra + place}. Target sizes: {wanted}. "
-                    f"Tensor sizes: {list(x.shape)}"
+                    f"Tensor sizes: {list(input.shape)}"
+                )
+        for place, want in enumerate(wanted):
+            if want < 0:
+                raise RuntimeError(
+                    f"expand: The expanded size of the tensor ({want}) isn't allowed in a leading, "
+                    f"non-existing dimension {place}"
                 )
         target = tuple(wanted)
-        if target == x.shape:
-            return x
-        return record(self, (x,), (target,), target, x.dtype)  # type: ignore[arg-type]
+        if target == input.shape:
+            return input
+        return record(self, (input,), (target,), target, input.dtype)  # type: ignore[arg-type]
 
     def ref(x: np.ndarray, size: tuple[int, ...]) -> Any:
         filled = list(size)
@@ -198,6 +214,7 @@ class expand(Movement):
 class narrow_step(Movement):
     """Every `step`-th element from `start`, `count` of them, along each axis; steps positive."""
 
+    public = False
     attributes = ("starts", "steps", "counts")
     injective = True
     samples = (
@@ -235,6 +252,7 @@ class narrow_step(Movement):
 class embed(Movement):
     """Zeros of a larger shape with the argument placed in them: the adjoint of `narrow_step`."""
 
+    public = False
     attributes = ("size", "starts", "steps")
     injective = True
     bounded = True
@@ -280,14 +298,14 @@ class flip(Movement):
     samples = (Case(T(2, 3), (0,)), Case(T(2, 3), (0, -1)), Case(T(0), (0,)))
     errors = (Case(T(2), (1,), match="Dimension out of range", error=IndexError),)
 
-    def __call__(self, x: Expr, *axes: Any, dims: Any = None) -> Expr:
+    def __call__(self, input: Expr, *axes: Any, dims: Any = None) -> Expr:
         given = shape_of(axes if dims is None else (dims,))
-        order = tuple(sorted(wrap_dim("flip", d, x.ndim) for d in given))
+        order = tuple(sorted(wrap_dim("flip", d, input.ndim) for d in given))
         if len(set(order)) != len(order):
             raise RuntimeError(f"flip: dim {given} appears multiple times in the list of dims")
-        if not x.ndim:
-            return x
-        return record(self, (x,), (order,), x.shape, x.dtype)  # type: ignore[arg-type]
+        if not input.ndim:
+            return input
+        return record(self, (input,), (order,), input.shape, input.dtype)  # type: ignore[arg-type]
 
     def ref(x: np.ndarray, dims: tuple[int, ...]) -> Any:
         return np.flip(x, dims)
@@ -313,15 +331,15 @@ class diagonal(Movement):
     samples = (Case(T(3, 4)), Case(T(3, 4), 1), Case(T(2, 3, 3), -1, 1, 2), Case(T(3, 3), 3))
     errors = (Case(T(3), match="Dimension out of range", error=IndexError),)
 
-    def __call__(self, x: Expr, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Expr:
-        a, c = wrap_dim("diagonal", dim1, x.ndim), wrap_dim("diagonal", dim2, x.ndim)
+    def __call__(self, input: Expr, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Expr:
+        a, c = wrap_dim("diagonal", dim1, input.ndim), wrap_dim("diagonal", dim2, input.ndim)
         if a == c:
             raise RuntimeError(f"diagonal: dimensions cannot be identical (got {dim1}, {dim2})")
-        rows, columns = x.shape[a], x.shape[c]
+        rows, columns = input.shape[a], input.shape[c]
         count = min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns)
-        rest = tuple(s for d, s in enumerate(x.shape) if d not in (a, c))
+        rest = tuple(s for d, s in enumerate(input.shape) if d not in (a, c))
         shape = (*rest, max(count, 0))
-        return record(self, (x,), (offset, a, c), shape, x.dtype)  # type: ignore[arg-type]
+        return record(self, (input,), (offset, a, c), shape, input.dtype)  # type: ignore[arg-type]
 
     def ref(x: np.ndarray, offset: int = 0, dim1: int = 0, dim2: int = 1) -> Any:
         return np.diagonal(x, offset, dim1, dim2)
@@ -355,6 +373,7 @@ class diagonal(Movement):
 class join_axis(Movement):
     """Arrays of equal dtype joined along an existing axis."""
 
+    public = False
     attributes = ("dim",)
     pieces = True
     samples = (
@@ -405,20 +424,20 @@ class unfold(Movement):
         Case(T(3), 0, 2, 0, match="step is 0 but must be > 0"),
     )
 
-    def __call__(self, x: Expr, dimension: int, size: int, step: int) -> Expr:
-        at = wrap_dim("unfold", dimension, x.ndim)
-        length = x.shape[at] if x.ndim else 1
+    def __call__(self, input: Expr, dimension: int, size: int, step: int) -> Expr:
+        at = wrap_dim("unfold", dimension, input.ndim)
+        length = input.shape[at] if input.ndim else 1
         if not 0 <= size <= length:
             raise RuntimeError(
                 f"unfold: maximum size for tensor at dimension {at} is {length} but size is {size}"
             )
         if step <= 0:
             raise RuntimeError(f"unfold: step is {step} but must be > 0")
-        if not x.ndim:
-            return reshape(x, (1,))  # type: ignore[no-any-return]
+        if not input.ndim:
+            return reshape(input, (1,))  # type: ignore[no-any-return]
         count = (length - size) // step + 1
-        shape = (*x.shape[:at], count, *x.shape[at + 1 :], size)
-        return record(self, (x,), (at, size, step), shape, x.dtype)  # type: ignore[arg-type]
+        shape = (*input.shape[:at], count, *input.shape[at + 1 :], size)
+        return record(self, (input,), (at, size, step), shape, input.dtype)  # type: ignore[arg-type]
 
     def ref(x: np.ndarray, dimension: int, size: int, step: int) -> Any:
         if not x.ndim:
