@@ -21,7 +21,6 @@ from symgrad.op import (
     T,
     broadcast_shapes,
     cast_to,
-    composite,
     op,
     promote,
     record,
@@ -104,7 +103,8 @@ class add(Binary):
     ) -> Expr:
         if alpha != 1:
             other = scaled("add", input, other, alpha)
-        return Elementwise.__call__(self, input, other)  # type: ignore[arg-type]
+        made = self.pair(input, other)  # type: ignore[attr-defined]
+        return Elementwise.__call__(self, input, other) if made is None else made  # type: ignore[arg-type]
 
     def ref(x: Any, y: Any, *, alpha: Number = 1) -> Any:
         return np.add(x, y if alpha == 1 else alpha * y)
@@ -134,7 +134,8 @@ class sub(Binary):
     ) -> Expr:
         if alpha != 1:
             other = scaled("sub", input, other, alpha)
-        return Elementwise.__call__(self, input, other)  # type: ignore[arg-type]
+        made = self.pair(input, other)  # type: ignore[attr-defined]
+        return Elementwise.__call__(self, input, other) if made is None else made  # type: ignore[arg-type]
 
     def operand_dtype(self, common: DType) -> DType:
         if common.category == 0:
@@ -193,7 +194,8 @@ class div(Binary):
         self, input: Operand, other: Operand, *, rounding_mode: str | None = None
     ) -> Expr:
         if rounding_mode is None:
-            return Elementwise.__call__(self, input, other)  # type: ignore[arg-type]
+            made = self.pair(input, other)  # type: ignore[attr-defined]
+            return Elementwise.__call__(self, input, other) if made is None else made  # type: ignore[arg-type]
         if rounding_mode not in ("floor", "trunc"):
             raise RuntimeError(
                 "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "
@@ -311,6 +313,8 @@ class keep(Elementwise):
             expand = REGISTRY["expand"]
             condition = condition if condition.shape == shape else expand(condition, shape)
             x = x if x.shape == shape else expand(x, shape)
+        if condition.dtype.category == 0:
+            return record(self, (condition, x), (), x.shape, x.dtype)  # type: ignore[arg-type]
         return Elementwise.__call__(self, condition, x)  # type: ignore[arg-type]
 
     def ref(condition: np.ndarray, x: np.ndarray) -> Any:
@@ -519,78 +523,3 @@ class logical_not(Elementwise):
 
     def lower(b: Any, x: Any) -> Any:
         return b.bit_not(x)
-
-
-def _ref_rsub(x: Any, other: Any, *, alpha: Number = 1) -> Any:
-    return np.subtract(other, alpha * np.asarray(x))
-
-
-@composite(ref=_ref_rsub, samples=(Case(T(2, 3), T(3)), Case(T(3), 2.5, alpha=0.5)))
-def rsub(input: Expr, other: Operand, *, alpha: Number = 1) -> Expr:
-    """other - alpha * x."""
-    return sub(other, input, alpha=alpha)  # type: ignore[no-any-return]
-
-
-@composite(ref=np.positive, samples=(Case(T(2, 3)), Case(T(3, dtype="int"))))
-def positive(input: Expr) -> Expr:
-    """The operand itself; bool is refused."""
-    if input.dtype.category == 0:
-        raise RuntimeError(
-            "positive: The `+` operator, on a bool tensor is not supported (got bool); "
-            "convert with .to(symgrad.int64)"
-        )
-    return input
-
-
-def _ref_reciprocal(x: np.ndarray) -> Any:
-    return np.divide(1.0, x)
-
-
-@composite(ref=_ref_reciprocal, samples=(Case(T(2, 3, lo=0.5, hi=2)), Case(T(lo=0.5, hi=2))))
-def reciprocal(input: Expr) -> Expr:
-    """The reciprocal 1 / x; integers become the default float first."""
-    return div(1.0, input)  # type: ignore[no-any-return]
-
-
-def _ref_addcmul(x: Any, tensor1: Any, tensor2: Any, *, value: Number = 1) -> Any:
-    return x + value * tensor1 * tensor2
-
-
-@composite(
-    ref=_ref_addcmul,
-    samples=(Case(T(2, 3), T(2, 3), T(2, 3)), Case(T(2, 3), T(3), T(2, 1), value=0.5)),
-)
-def addcmul(input: Expr, tensor1: Expr, tensor2: Expr, *, value: Number = 1) -> Expr:
-    """x + value * tensor1 * tensor2."""
-    product = mul(tensor1, tensor2)
-    return add(input, product if value == 1 else mul(product, value))  # type: ignore[no-any-return]
-
-
-def _ref_addcdiv(x: Any, tensor1: Any, tensor2: Any, *, value: Number = 1) -> Any:
-    return x + value * tensor1 / tensor2
-
-
-@composite(
-    ref=_ref_addcdiv,
-    samples=(
-        Case(T(2, 3), T(2, 3), T(2, 3, lo=0.5, hi=2)),
-        Case(T(2, 3), T(3), T(2, 1, lo=0.5, hi=2), value=0.5),
-    ),
-    errors=(
-        Case(
-            T(2, dtype="int"),
-            T(2, dtype="int"),
-            T(2, dtype="int"),
-            match="Integer division with addcdiv is no longer supported",
-        ),
-    ),
-)
-def addcdiv(input: Expr, tensor1: Expr, tensor2: Expr, *, value: Number = 1) -> Expr:
-    """x + value * tensor1 / tensor2."""
-    if is_int(tensor1, tensor2):
-        raise RuntimeError(
-            "addcdiv: Integer division with addcdiv is no longer supported (got "
-            f"{tensor1.dtype!r} and {tensor2.dtype!r}); convert one operand to a floating type"
-        )
-    top = tensor1 if value == 1 else mul(tensor1, value)
-    return add(input, div(top, tensor2))  # type: ignore[no-any-return]

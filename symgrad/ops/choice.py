@@ -446,31 +446,3 @@ def nan_to_num(
     result = where(isnan(input), constant(nan or 0.0, input.dtype), input)
     result = where(eq(input, infinity), constant(high, input.dtype), result)
     return where(eq(input, -infinity), constant(low, input.dtype), result)  # type: ignore[no-any-return]
-
-
-def _ref_lerp(x: np.ndarray, end: np.ndarray, weight: Any) -> Any:
-    return x + weight * (end - x)
-
-
-@composite(
-    ref=_ref_lerp,
-    samples=(
-        Case(T(2, 3), T(3), 0.25),
-        Case(T(2, 3), T(3), 0.75),
-        Case(T(2, 3), T(2, 3), T(3, lo=0, hi=1)),
-    ),
-    errors=(Case(T(2), T(2, dtype="int"), 0.5, match="expected dtype .* for `end` but got dtype"),),
-)
-def lerp(input: Expr, end: Expr, weight: Operand) -> Expr:
-    """x + weight * (end - x), from the nearer end, so that weights 0 and 1 are exact."""
-    if end.dtype is not input.dtype:
-        raise RuntimeError(
-            f"lerp: expected dtype {input.dtype.name} for `end` but got dtype {end.dtype.name}; "
-            "convert one with .to"
-        )
-    span = sub(end, input)
-    near_start = add(input, mul(weight, span))
-    near_end = sub(end, mul(span, sub(1.0, weight) if isinstance(weight, Expr) else 1.0 - weight))
-    if isinstance(weight, Expr):
-        return where(lt(abs(weight), 0.5), near_start, near_end)  # type: ignore[no-any-return]
-    return near_start if -0.5 < weight < 0.5 else near_end  # type: ignore[no-any-return]
