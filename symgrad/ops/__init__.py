@@ -13,6 +13,7 @@ from symgrad.ops import (
     arithmetic,
     bits,
     choice,
+    compound,
     contract,
     create,
     cumulative,
@@ -46,6 +47,7 @@ __all__ = [
     "arithmetic",
     "bits",
     "choice",
+    "compound",
     "contract",
     "create",
     "cumulative",
@@ -77,36 +79,51 @@ __all__ = [
 
 def _operators() -> None:
     a = arithmetic
-
-    def reverse(function: Any) -> Any:
-        return lambda x, y: function(y, x)
-
-    table: dict[str, Any] = {
-        "__add__": a.add,
-        "__radd__": reverse(a.add),
-        "__sub__": a.sub,
-        "__rsub__": reverse(a.sub),
-        "__mul__": a.mul,
-        "__rmul__": reverse(a.mul),
-        "__truediv__": a.div,
-        "__rtruediv__": reverse(a.div),
-        "__pow__": transcendental.pow,
-        "__neg__": a.neg,
-        "__and__": a.logical_and,
-        "__or__": a.logical_or,
-        "__invert__": a.logical_not,
-        "__lt__": a.lt,
-        "__le__": a.le,
-        "__gt__": a.gt,
-        "__ge__": a.ge,
+    binary = {
+        "add": a.add,
+        "sub": a.sub,
+        "mul": a.mul,
+        "truediv": a.div,
+        "pow": transcendental.pow,
     }
-    for name, function in table.items():
-        setattr(Expr, name, _method(function))
+    for name, op in binary.items():
+        setattr(Expr, f"__{name}__", _binary(op))
+        setattr(Expr, f"__r{name}__", _binary(op, swapped=True))
+    for name, op in (("lt", a.lt), ("le", a.le), ("gt", a.gt), ("ge", a.ge)):
+        setattr(Expr, f"__{name}__", _binary(op))
+    Expr.__neg__ = _plain(a.neg)
+    Expr.__and__ = _on_bits(a.logical_and, bits.bitwise_and)
+    Expr.__or__ = _on_bits(a.logical_or, bits.bitwise_or)
+    Expr.__invert__ = _on_bits(a.logical_not, bits.bitwise_not)
 
 
-def _method(function: Any) -> Any:
+def _binary(op: Any, swapped: bool = False) -> Any:
+    pair = op.pair
+
+    def method(x: Any, y: Any) -> Any:
+        made = pair(x, y)
+        return op(x, y) if made is None else made
+
+    def reflected(x: Any, y: Any) -> Any:
+        made = pair(y, x)
+        return op(y, x) if made is None else made
+
+    return reflected if swapped else method
+
+
+def _plain(op: Any) -> Any:
     def method(*args: Any) -> Any:
-        return function(*args)
+        return op(*args)
+
+    return method
+
+
+def _on_bits(logical: Any, bitwise: Any) -> Any:
+    """Logic on bool, which formulas print as such; bit by bit on integers."""
+
+    def method(*args: Any) -> Any:
+        truth = all(isinstance(a, Expr) and a.dtype.category == 0 for a in args)
+        return logical(*args) if truth else bitwise(*args)
 
     return method
 
