@@ -41,16 +41,15 @@ SMOOTH = [c for c in SAMPLES if c[2] is dtypes.float64 and has_derivative(c[0], 
 def main_samples():
     """Per subject the first smooth sample with elements: the one checked to order 3."""
     found = {}
-    for subject, number, floating in SMOOTH:
-        if all(a.size for a in draw(subject, number, floating).arrays):
-            found.setdefault(subject.name, number)
+    for s, number, floating in SMOOTH:
+        if all(a.size for a in draw(s, number, floating).arrays):
+            found.setdefault(s.name, number)
     return found
 
 
 MAIN_SAMPLE = main_samples()
 ELEMENTWISE = [s for s in SUBJECTS if isinstance(s.op, Elementwise)]
 FLOATING = [s for s in ELEMENTWISE if s.op.accepts != "integer"]
-
 
 
 def remainder(x, y):
@@ -289,7 +288,6 @@ def test_integers_become_the_default_float(subject):
     for name in ("bool", *INTEGERS):
         made = subject.op(*[node_of(name, (2,))] * subject.op.arity)
         assert made.dtype is (dtypes.bool_ if subject.op.gives == "bool" else dtypes.float32)
-
 
 
 FLOAT_ONLY = {"hypot", "logaddexp", "logaddexp2"}

@@ -69,7 +69,9 @@ def consumers(outputs: Sequence[Expr]) -> list[Expr]:
     return made
 
 
-def ways(subject: Subject, number: int, floating: DType, thorough: bool) -> Iterator[tuple[str, Way]]:
+def ways(
+    subject: Subject, number: int, floating: DType, thorough: bool
+) -> Iterator[tuple[str, Way]]:
     """Names and thunks; each thunk computes the sample's results in its way."""
     drawn = draw(subject, number, floating)
 
