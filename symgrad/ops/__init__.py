@@ -38,6 +38,7 @@ from symgrad.ops import (
     search,
     sort,
     special,
+    spectral,
     statistics,
     transcendental,
 )
@@ -72,6 +73,7 @@ __all__ = [
     "search",
     "sort",
     "special",
+    "spectral",
     "statistics",
     "transcendental",
 ]

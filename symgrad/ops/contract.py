@@ -15,7 +15,7 @@ import numpy as np
 
 from symgrad.expr import Expr
 from symgrad.op import Case, Contract, T, broadcast_shapes, composite, op
-from symgrad.ops.movement import expand, join_axis, permute, reshape, wrap_dim
+from symgrad.ops.movement import expand, join_axis, narrow_step, permute, reshape, wrap_dim
 from symgrad.ops.reduce import count_of, part, sum_axis
 
 
@@ -200,7 +200,16 @@ def matmul(input: Expr, other: Expr) -> Expr:
     if a.ndim == 1:
         at = result.ndim - 1 if b.ndim == 1 else result.ndim - 2
         result = reshape(result, result.shape[:at] + result.shape[at + 1 :])
+    if a.ndim > 1 and b.ndim > 1 and (_of_library(a) or (b.op is permute and _of_library(b.args[0]))):
+        from symgrad.ops.spectral import recognised
+
+        return recognised(a, b, result)
     return result
+
+
+def _of_library(x: Expr) -> bool:
+    """Whether a node is a slice of what a library routine gave, such as eigenvectors."""
+    return x.op is narrow_step and bool(x.args) and x.args[0].op.family == "library"
 
 
 def _mismatch(a: Expr, b: Expr) -> str:

@@ -17,7 +17,7 @@ from symgrad import dtypes
 from symgrad.errors import LinAlgError
 from symgrad.expr import Expr
 from symgrad.op import REGISTRY, Case, Library, T, cast_to, composite, op
-from symgrad.ops.arithmetic import keep, ne, where
+from symgrad.ops.arithmetic import add, keep, ne, where
 from symgrad.ops.contract import flipped, matmul
 from symgrad.ops.linalg import (
     as_matrices,
@@ -32,7 +32,7 @@ from symgrad.ops.linalg import (
     triangle,
     triangular,
 )
-from symgrad.ops.movement import expand, join_axis, reshape
+from symgrad.ops.movement import embed, expand, join_axis, reshape
 from symgrad.ops.reduce import part, sum
 
 
@@ -116,13 +116,42 @@ class eigh_packed(Library):
         return (*a.shape[:-2], a.shape[-1] + 1, a.shape[-1])
 
     def vjp(g: Expr, out: Expr, a: Expr, *, uplo: str) -> Any:
+        from symgrad.ops.spectral import as_function
+
         values, vectors = eigh_parts(out)
-        g_values, g_vectors = eigh_parts(g)
-        inner = matmul(flipped(vectors), g_vectors)
-        gap, apart = _gaps(values, sum(REGISTRY["abs"](values), -1))
-        turned = keep(apart, 0.5 * (inner - flipped(inner)) / gap)
-        centre = turned + on_diagonal(g_values)
-        return (symmetric(matmul(matmul(vectors, centre), flipped(vectors))),)
+        g_values, g_vectors = _cotangents(g)
+        result = None if g_values is None else as_function(out, g_values)
+        if g_vectors is not None:
+            inner = matmul(flipped(vectors), g_vectors)
+            gap, apart = _gaps(values, sum(REGISTRY["abs"](values), -1))
+            turned = keep(apart, 0.5 * (inner - flipped(inner)) / gap)
+            through = matmul(matmul(vectors, turned), flipped(vectors))
+            result = through if result is None else result + through
+        assert result is not None
+        return (symmetric(result),)
+
+
+def _cotangents(g: Expr) -> tuple[Expr | None, Expr | None]:
+    """Cotangents of eigenvalues and eigenvectors; None for what the packed one leaves at zero."""
+    n = g.shape[-1]
+    if g.op is add:
+        first, second = (_cotangents(a) for a in g.args)
+        both = [b if a is None else a if b is None else a + b for a, b in zip(first, second, strict=True)]
+        return both[0], both[1]
+    if g.op is embed:
+        _, starts, steps = g.attrs
+        placed = g.args[0]
+        rest = placed.shape[:-2] == g.shape[:-2] and placed.shape[-1] == n
+        if rest and all(s == 1 for s in steps):
+            if starts[-2] == 0 and placed.shape[-2] == 1:
+                shape = (*placed.shape[:-2], n)
+                if placed.op is reshape and placed.args[0].shape == shape:
+                    return placed.args[0], None
+                return reshape(placed, shape), None
+            if starts[-2] == 1 and placed.shape[-2] == n:
+                return None, placed
+    values, vectors = eigh_parts(g)
+    return values, vectors
 
 
 def eigh_parts(packed: Expr) -> EigH:
