@@ -72,13 +72,16 @@ class Layout:
         if not nest.sizes:
             self.mode, self.vector, self.width, self.order = "plain", -1, 1, []
             return
-        small = all(i.dtype.itemsize <= 4 for i in nest.insts)
-        self.width = 16 if small else 8
+        self.width = LANES
         candidates = [a for a in axes if not (running and a == nest.axis)]
         if not candidates:
             self.mode, self.vector, self.width, self.order = "running", -1, 1, list(axes)
             return
         self.vector = max(candidates, key=lambda a: (self._score(a), a))
+        # Doubles go two registers at a time: a long chain of functions waits for its own results,
+        # and the next vector is too far ahead for the processor to see. Short axes fit in one.
+        if nest.sizes[self.vector] <= LANES // 2 and self._is_wide():
+            self.width = LANES // 2
         rest = [a for a in axes if a not in (self.vector, nest.axis)]
         if nest.axis < 0:
             self.mode = "plain"
@@ -92,6 +95,9 @@ class Layout:
         else:
             self.mode = "outer"
             self.order = [*rest, self.vector, nest.axis]
+
+    def _is_wide(self) -> bool:
+        return any(i.dtype.itemsize > 4 for i in self.nest.insts)
 
     def _score(self, axis: int) -> float:
         """How well lanes along `axis` use memory: consecutive good, strided bad."""
@@ -124,7 +130,7 @@ class Layout:
         each += 0.4 * len(self.nest.outputs)
         if self.width == 1:
             return total * each * 3.0
-        return total * each * inst_width_factor(self.width)
+        return total * each * (1.0 if self._is_wide() else 0.6)
 
     def _chunk(self) -> None:
         """Decide what a chunk is, and how many there are."""
@@ -240,7 +246,3 @@ class Layout:
             self.slot(None)
         return tuple(parts)
 
-
-def inst_width_factor(width: int) -> float:
-    """Relative cost of an element at a vector width."""
-    return 0.6 if width == 16 else 1.0

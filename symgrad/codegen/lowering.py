@@ -21,6 +21,10 @@ _UNSIGNED_PREDICATE = {"eq": "eq", "ne": "ne", "lt": "ult", "le": "ule", "gt": "
 def is_float(x: Val) -> bool:
     return x.kind in FLOAT_BITS
 
+# A gradient of one asks for the other: both come from one argument reduction, and the code
+# generator drops the half that nobody uses.
+_PAIRS = {"sin": 0, "cos": 1}
+
 
 class Lowering:
     """Arithmetic for `lower` rules.
@@ -43,6 +47,7 @@ class Lowering:
         self.f = f
         self.inline = inline
         self.known: dict[str, Any] = {}
+        self._pairs: dict[str, tuple[Val, Val]] = {}
         self.unsigned = False
 
     # -- constants --------------------------------------------------------------------
@@ -238,9 +243,16 @@ class Lowering:
 
     def math(self, name: str, *args: Val) -> Val:
         """A function of `symgrad.codegen.vmath`."""
-        if self.inline:
+        if not self.inline:
+            return vmath.call(self.f, name, *args)
+        half = _PAIRS.get(name)
+        if half is None:
             return vmath.emit(self.f, name, *args)
-        return vmath.call(self.f, name, *args)
+        (x,) = args
+        pair = self._pairs.get(x.ref)
+        if pair is None:
+            pair = self._pairs[x.ref] = vmath.sincos(self.f, x)
+        return pair[half]
 
     def power(self, x: Val, y: Val) -> Val:
         """x**y; exponents 0, 1, 2, 3, -1 and 1/2 take their exact short forms.
