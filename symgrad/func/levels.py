@@ -46,7 +46,17 @@ class Argument(Tensor):
 
 
 class Watch(Capture):
-    """Finds the outside tensors that a function reads and writes, on their own nodes."""
+    """Finds the outside tensors that a function reads and writes, on their own nodes.
+
+    Parameters
+    ----------
+    since : int
+        Nodes made before this creation number are from outside.
+    """
+
+    def __init__(self, since: int) -> None:
+        super().__init__()
+        self._since = since
 
     def node_of(self, t: Tensor) -> Expr:
         """The node of a tensor; from now on its writes stay with this watch."""
@@ -62,12 +72,13 @@ class Watch(Capture):
 
 
 @contextmanager
-def watched(written: list[tuple[Tensor, Expr]]) -> Iterator[None]:
+def watched(written: list[tuple[Tensor, Expr]], inputs: Sequence[Expr]) -> Iterator[None]:
     """Within the block outside tensors are watched; afterwards they have their own values back.
 
-    Those that were written are appended to `written`, with their new nodes.
+    Those that were written are appended to `written`, with their new nodes. What was made since
+    the first of `inputs` is not from outside.
     """
-    watch = Watch()
+    watch = Watch(min(n.serial for n in inputs))
     try:
         with watch:
             yield
@@ -103,6 +114,10 @@ class Level:
         kwargs: dict[str, Any],
     ) -> None:
         values, self.form = flatten(tuple(args[k] for k in argnums))
+        if not values:
+            raise RuntimeError(
+                f"{name_of(function)}: the arguments to differentiate by hold no Tensor; pass one"
+            )
         for v in values:
             if not isinstance(v, Tensor):
                 raise ValueError(f"Thing passed to transform API must be Tensor, got {type(v)}")
@@ -115,15 +130,20 @@ class Level:
         self.leaves = [
             Expr(clone, (s,), (), s.shape, s.dtype, True, s.value) for s in self.sources
         ]
-        inside = unflatten(self.form, [Argument(leaf) for leaf in self.leaves])
+        handles = [Argument(leaf) for leaf in self.leaves]
+        inside = unflatten(self.form, list(handles))
         given = list(args)
         for place, k in enumerate(argnums):
             given[k] = inside[place]
         written: list[tuple[Tensor, Expr]] = []
-        with grad_mode(True), watched(written):
+        with grad_mode(True), watched(written, self.leaves):
             self.result = function(*given, **kwargs)
         if written:
             raise RuntimeError(MUTATED.format(tuple(written[0][0].shape)))
+        for own, handle, leaf in zip(values, handles, self.leaves, strict=True):
+            if handle.own_expr() is not leaf:
+                # The function changed its argument in place, which is the user's tensor.
+                own.write(self.closed([handle.own_expr()])[0].expr())
 
     def closed(self, nodes: Sequence[Expr]) -> list[Tensor]:
         """Tensors of nodes recorded on the arguments themselves."""

@@ -39,6 +39,8 @@ class _Inputs:
         The arguments' leaves as the function gets them.
     placeholders, batches : lists of Expr
         Nodes without the batch axis, and the values that they stand for, that axis first.
+    mapped : list of (Tensor, int, Tensor)
+        Per placeholder the user's tensor, its batch axis, and the handle that the function gets.
     """
 
     def __init__(self, func: Callable[..., Any], in_dims: Any, args: tuple[Any, ...]) -> None:
@@ -63,6 +65,7 @@ class _Inputs:
             )
         self.placeholders: list[Expr] = []
         self.batches: list[Expr] = []
+        self.mapped: list[tuple[Tensor, int, Tensor]] = []
         for number, (leaf, dim) in enumerate(zip(self.leaves, dims, strict=True)):
             if dim is None:
                 continue
@@ -82,7 +85,7 @@ class _Inputs:
                     f"{place}: Got in_dim={dim} for some input, but that input is a Tensor of "
                     f"dimensionality {rank} so expected in_dim to satisfy -{rank} <= in_dim < {rank}."
                 )
-            self._add(number, moved_axis(leaf.expr(), dim % rank, 0))
+            self._add(number, leaf, dim % rank)
         sizes = [b.shape[0] for b in self.batches]
         if not sizes:
             raise ValueError("vmap: Expected at least one Tensor to vmap over")
@@ -93,11 +96,22 @@ class _Inputs:
             )
         self.count = sizes[0]
 
-    def _add(self, number: int, batch: Expr) -> None:
+    def _add(self, number: int, leaf: Tensor, dim: int) -> None:
+        batch = moved_axis(leaf.expr(), dim, 0)
         stands = input_node(batch.shape[1:], batch.dtype, grad=batch.requires_grad)
+        handle = Argument(stands)
         self.placeholders.append(stands)
         self.batches.append(batch)
-        self.leaves[number] = Argument(stands)
+        self.mapped.append((leaf, dim, handle))
+        self.leaves[number] = handle
+
+    def changed(self) -> list[tuple[Tensor, int, Expr]]:
+        """Arguments that the function changed in place: tensor, batch axis, new node of one element."""
+        found = []
+        for (leaf, dim, handle), stands in zip(self.mapped, self.placeholders, strict=True):
+            if handle.own_expr() is not stands:
+                found.append((leaf, dim, handle.own_expr()))
+        return found
 
     def apply(self, nodes: Sequence[Expr], chunk: int | None) -> list[Expr]:
         """Nodes under the batch axis, at most `chunk` elements at a time."""
@@ -209,7 +223,7 @@ def vmap(
         inputs = _Inputs(func, in_dims, args)
         written: list[tuple[Tensor, Expr]] = []
         try:
-            with tracing(), watched(written):
+            with tracing(), watched(written, inputs.placeholders):
                 result = func(*unflatten(inputs.form, inputs.leaves), **kwargs)
                 leaves, form = flatten(result)
                 nodes = [leaf.expr() for leaf in leaves if isinstance(leaf, Tensor)]
@@ -217,8 +231,12 @@ def vmap(
             raise TracedValueError(LOOKED) from error
         dims = _output_dims(out_dims, form, leaves, name)
         STATE.checked = False
-        made = inputs.apply([*nodes, *[node for _, node in written]], chunk_size)
-        for (target, node), new in zip(written, made[len(nodes) :], strict=True):
+        changed = inputs.changed()
+        news = [node for _, node in written] + [node for _, _, node in changed]
+        made = inputs.apply([*nodes, *news], chunk_size)
+        rest = iter(made[len(nodes) :])
+        for target, node in written:
+            new = next(rest)
             if new.ndim > node.ndim:
                 raise RuntimeError(
                     f"output with shape {list(node.shape)} doesn't match the broadcast shape "
@@ -226,6 +244,8 @@ def vmap(
                     "they share; give it a batch axis and pass it in"
                 )
             target.write(new)
+        for target, dim, node in changed:
+            target.write(_placed(node, next(rest), dim, inputs.count, name).expr())
         pairs = iter(zip(nodes, made, strict=False))
         placed: list[Any] = []
         for leaf, dim in zip(leaves, dims, strict=True):
