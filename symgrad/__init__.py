@@ -33,6 +33,17 @@ from symgrad.tensor import Size, Tensor
 
 _interface.attach()
 
+from symgrad import random  # noqa: E402
+from symgrad.drawing import *  # noqa: E402, F403
+from symgrad.random import (  # noqa: E402
+    Generator,
+    default_generator,
+    get_rng_state,
+    initial_seed,
+    manual_seed,
+    seed,
+    set_rng_state,
+)
 from symgrad.creation import *
 from symgrad import autograd
 from symgrad.autograd import (

@@ -23,6 +23,7 @@ import numpy as np
 from symgrad import dtypes, runtime
 from symgrad.expr import Expr, ancestors
 from symgrad.op import CONSTANT, INPUT, STATE, grad_mode, input_node, record
+from symgrad.ops.random import key_array
 from symgrad.tensor import Capture, Tensor, from_array
 
 _LOCK = threading.RLock()
@@ -127,6 +128,7 @@ class Trace:
         finally:
             STATE.tracing = before
         self.captured = capture.read
+        self.draws = capture.draws
         self.written = capture.undo()
         self.is_float = [kind[0] == "float" for kind in kinds]
         self._recipe: runtime.Recipe | None = None
@@ -143,7 +145,11 @@ class Trace:
 
     def nodes(self) -> list[Expr]:
         """The traced structure, inputs first."""
-        return [*self.inputs, *[node for _, node in self.captured]]
+        return [
+            *self.inputs,
+            *[node for _, node in self.captured],
+            *[node for _, node in self.draws],
+        ]
 
     @property
     def recipe(self) -> runtime.Recipe:
@@ -158,6 +164,7 @@ class Trace:
         """Arrays of the roots for given leaves."""
         arrays = [_array(leaf) for leaf in leaves]
         arrays += [t.look() for t, _ in self.captured]
+        arrays += [key_array(generator.next_key()) for generator, _ in self.draws]
         recipe = self.recipe
         inputs = tuple([s if isinstance(s, np.ndarray) else arrays[s] for s in recipe.sources])
         made = recipe.program.run(inputs)
@@ -170,6 +177,8 @@ class Trace:
             new[id(node)] = leaf.expr() if isinstance(leaf, Tensor) else from_array(_array(leaf)).expr()
         for t, node in self.captured:
             new[id(node)] = t.expr()
+        for generator, node in self.draws:
+            new[id(node)] = from_array(key_array(generator.next_key())).expr()
         for n in ancestors(self.roots(), runtime.pending):
             if id(n) in new:
                 continue
@@ -256,7 +265,7 @@ class Compiled:
         from symgrad.codegen.bind import bind_entry
 
         recipe = trace.recipe
-        if kwargs or not recipe.program.native or trace.written:
+        if kwargs or not recipe.program.native or trace.written or trace.draws:
             return
         self._entry = bind_entry(
             self, recipe, args, trace.tree, len(trace.outputs), trace.is_float, self._dispatch

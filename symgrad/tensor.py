@@ -18,6 +18,8 @@ and methods made from the op registry are attached in `symgrad.interface`; autog
 from __future__ import annotations
 
 import sys
+import threading
+import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType
@@ -30,7 +32,7 @@ from symgrad.dtypes import DType
 from symgrad.errors import TracedValueError
 from symgrad.expr import Expr
 from symgrad.op import INPUT, STATE, cast_to, grad_mode, input_node
-from symgrad.ops.alias import detach, join
+from symgrad.ops.alias import clone, detach, join
 from symgrad.ops.arithmetic import where
 from symgrad.ops.movement import expand, full
 
@@ -40,6 +42,18 @@ _captures = 0
 """How many functions are being traced, in any thread: `Tensor.expr` looks further only then."""
 
 
+class _Modes(threading.local):
+    """Per-thread state of tensors: whether inference mode is on."""
+
+    inference = False
+
+
+MODES = _Modes()
+
+INFERENCE = "inference"
+"""Mark (`Expr.meta`) of nodes made in inference mode."""
+
+
 class Slot:
     """A leaf's place for its gradient and hooks.
 
@@ -47,13 +61,14 @@ class Slot:
     the gradient can print never form a cycle.
     """
 
-    __slots__ = ("__weakref__", "accumulated", "grad", "hooks", "owner")
+    __slots__ = ("__weakref__", "accumulated", "grad", "hooks", "owner", "view")
 
     def __init__(self, owner: Tensor) -> None:
         self.owner = weakref.ref(owner)
         self.grad: Tensor | None = None
         self.hooks: Any = None
         self.accumulated: Any = None
+        self.view: Any = None
 
 
 class Storage:
@@ -147,6 +162,26 @@ class Barrier:
         """The cotangent itself."""
         return (g,)
 
+
+class Whole:
+    """The step of a view that shows all of its base: a node of its own over the same memory."""
+
+    attributes = ()
+    name = "whole"
+
+    def __call__(self, x: Expr) -> Expr:
+        return clone(x)  # type: ignore[no-any-return]
+
+    def ref(self, x: np.ndarray) -> np.ndarray:
+        """The array itself."""
+        return x
+
+    def adjoint(self, g: Expr, x: Expr) -> tuple[Expr]:
+        """The cotangent itself."""
+        return (g,)
+
+
+WHOLE = Whole()
 
 _TITLES = {
     "bool": "Bool", "uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long",
@@ -314,10 +349,17 @@ class Tensor:
 
     @property
     def _version(self) -> int:
+        if self.is_inference():
+            raise RuntimeError("Inference tensors do not track version counter.")
         if self._family is None:
             return 0
         storage = self._family.storage
         return storage.version - storage.quiet
+
+    def is_inference(self) -> bool:
+        """Whether the tensor, or the base that it is a view of, was made in inference mode."""
+        node = self._node if self._family is None else self._family.node
+        return node.meta == INFERENCE
 
     # -- autograd facts ---------------------------------------------------------------
 
@@ -334,6 +376,11 @@ class Tensor:
         node = self.expr()
         if node.requires_grad == bool(requires_grad):
             return self
+        if self.is_inference() and not MODES.inference:
+            raise RuntimeError(
+                "Setting requires_grad=True on inference tensor outside InferenceMode is not allowed. "
+                "Make a clone of it first."
+            )
         if node.requires_grad and node.op is not INPUT:
             raise RuntimeError(
                 "you can only change requires_grad flags of leaf variables. If you want to use a "
@@ -367,7 +414,18 @@ class Tensor:
 
     @property
     def grad(self) -> Tensor | None:
-        return None if self._slot is None else self._slot.grad
+        slot = self._slot
+        if slot is not None:
+            return slot.grad
+        if self._node.requires_grad and self._node.op is not INPUT:
+            warnings.warn(
+                "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad "
+                "attribute won't be populated during autograd.backward(). If you indeed want the .grad "
+                "field to be populated for a non-leaf Tensor, use .retain_grad() on the non-leaf Tensor.",
+                UserWarning,
+                stacklevel=2,
+            )
+        return None
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
@@ -461,6 +519,11 @@ class Tensor:
 
     def check_writable(self) -> None:
         """Refuse an in-place change that would make no sense for autograd."""
+        if not MODES.inference and self.is_inference():
+            raise RuntimeError(
+                "Inplace update to inference tensor outside InferenceMode is not allowed. You can make a "
+                "clone to get a normal tensor before doing inplace update."
+            )
         if not STATE.grad:
             return
         node = self.expr()
@@ -511,6 +574,8 @@ class Tensor:
             new = expand(new, old.shape)
         if not STATE.grad and old.requires_grad:
             new = joined(new, old)
+        elif old.meta == INFERENCE and new.meta is None:
+            new.meta = INFERENCE
         family = self.family()
         storage = family.storage
         base = family.current()
@@ -678,10 +743,13 @@ class Capture:
     ----------
     read : list of (Tensor, Expr)
         Outside tensors in the order met, with the input nodes that stand for them in the trace.
+    draws : list of (Generator, Expr)
+        Random draws, with the input nodes of their keys.
     """
 
     def __init__(self) -> None:
         self.read: list[tuple[Tensor, Expr]] = []
+        self.draws: list[tuple[Any, Expr]] = []
         self._of: dict[int, Expr] = {}
         self._before: dict[int, tuple[Any, ...]] = {}
         self._outer: Any = None
@@ -713,6 +781,12 @@ class Capture:
             self.read.append((t, found))
             t._node, t._family, t._path, t._seen = found, None, (), 0
         return found
+
+    def key(self, generator: Any) -> Expr:
+        """The key of a random draw, to be filled at each call."""
+        node = input_node((2,), dtypes.int64)
+        self.draws.append((generator, node))
+        return node
 
     def undo(self) -> list[tuple[Tensor, Expr]]:
         """Give the outside tensors their own values back; returns those that were written."""
@@ -791,4 +865,6 @@ def from_array(array: np.ndarray, requires_grad: bool = False, name: str | None 
         made.requires_grad_()
     elif name is not None:
         note_name(made._node, name)
+    if MODES.inference:
+        made._node.meta = made._node.meta or INFERENCE
     return made

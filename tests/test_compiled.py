@@ -179,3 +179,14 @@ def test_every_stage_can_be_read():
 def test_nothing_compiled_yet_says_what_to_do():
     with pytest.raises(RuntimeError, match=r"call it once"):
         sg.compile(lambda x: x).schedule()
+
+
+def test_a_draw_inside_is_new_at_each_call_and_follows_the_seed():
+    f = sg.compile(lambda x: x + sg.rand(3, dtype=sg.float64))
+    sg.manual_seed(5)
+    first, second = f(np.zeros(3)), f(np.zeros(3))
+    assert not np.array_equal(first, second)
+    sg.manual_seed(5)
+    np.testing.assert_array_equal(f(np.zeros(3)), first)
+    sg.manual_seed(5)
+    np.testing.assert_array_equal(sg.rand(3, dtype=sg.float64).numpy(), first)

@@ -17,7 +17,7 @@ import numpy as np
 from symgrad import dtypes, random
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import Case, Library, T, cast_to, input_node, op
+from symgrad.op import STATE, Case, Library, T, cast_to, input_node, op
 
 KINDS = ("uniform", "normal", "bits", "permutation")
 
@@ -76,3 +76,15 @@ def random_integers(key: Expr, size: tuple[int, ...], low: int, high: int, dtype
 
     drawn = random_values(key, kind="bits", size=size, dtype=dtypes.int64)
     return cast_to(remainder(drawn, high - low) + low, dtype)
+
+
+def draw(
+    kind: str, size: tuple[int, ...], dtype: DType, generator: random.Generator | None = None
+) -> Expr:
+    """A draw of `random_values`: a value now, or at each call of the function being traced."""
+    source = generator or random.default_generator
+    if STATE.capture is not None:
+        return random_values(STATE.capture.key(source), kind=kind, size=size, dtype=dtype)
+    value = random_values.ref(key_array(source.next_key()), kind=kind, size=size, dtype=dtype)
+    given = dtype if kind in ("uniform", "normal") else dtypes.int64
+    return input_node(size, given, np.asarray(value, given.numpy))
