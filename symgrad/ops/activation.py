@@ -20,7 +20,9 @@ from symgrad.ops.arithmetic import (
     div,
     gt,
     le,
+    logical_and,
     logical_not,
+    lt,
     mul,
     neg,
     sub,
@@ -29,7 +31,7 @@ from symgrad.ops.arithmetic import (
 from symgrad.ops.choice import abs as absolute
 from symgrad.ops.choice import clamp
 from symgrad.ops.special import erfc, sigmoid, softplus
-from symgrad.ops.transcendental import expm1, tanh
+from symgrad.ops.transcendental import atanh, expm1, log, log1p, tanh
 
 SELU_ALPHA = 1.6732632423543772848170429916717
 SELU_SCALE = 1.0507009873554804934193349852946
@@ -270,3 +272,27 @@ def _ref_threshold(x: np.ndarray, threshold: Number, value: Number) -> Any:
 def threshold(input: Expr, threshold: Operand, value: Operand) -> Expr:
     """x where it is above the threshold, else `value`; NaN stays."""
     return where(le(input, threshold), value, input)  # type: ignore[no-any-return]
+
+
+def _ref_logit(x: Any, eps: Number | None = None) -> Any:
+    from scipy import special
+
+    return special.logit(x if eps is None else np.clip(x, eps, 1 - eps))
+
+
+@composite(
+    ref=_ref_logit,
+    samples=(
+        Case(T(2, 3, lo=0.1, hi=0.9)),
+        Case(T(lo=0.4, hi=0.6)),
+        Case(T(5, lo=-0.5, hi=1.5), eps=0.2, smooth=False),
+        Case(T(0, 3)),
+    ),
+)
+def logit(input: Expr, eps: Number | None = None) -> Expr:
+    """log(x / (1 - x)), the inverse of the sigmoid; `eps` clamps x to [eps, 1 - eps] first."""
+    x = input if eps is None else clamp(input, eps, 1 - eps)
+    # Near 1/2 the two logarithms cancel, near 0 and 1 the argument of atanh does.
+    middle = logical_and(gt(x, 0.25), lt(x, 0.75))
+    outer = sub(log(x), log1p(neg(x)))
+    return where(middle, mul(2.0, atanh(sub(mul(2.0, x), 1.0))), outer)  # type: ignore[no-any-return]
