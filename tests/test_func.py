@@ -449,6 +449,33 @@ def test_vmap_when_outputs_do_not_fit_then_says_so() -> None:
     assert same.shape == (2,) and outside.shape == (3,)
 
 
+def test_vmap_when_function_draws_then_randomness_decides() -> None:
+    x = tensor(np.zeros(5))
+    draw = lambda v: v + sg.randn((), dtype=sg.float64)  # noqa: E731
+    with pytest.raises(RuntimeError, match="randomness error mode"):
+        sg.vmap(draw)(x)
+    same = array(sg.vmap(draw, randomness="same")(x))
+    assert len(set(same)) == 1
+    sg.manual_seed(3)
+    different = array(sg.vmap(draw, randomness="different")(x))
+    assert len(set(different)) == 5
+    sg.manual_seed(3)
+    chunked = array(sg.vmap(draw, randomness="different", chunk_size=2)(x))
+    np.testing.assert_array_equal(chunked, different)
+    nested = sg.vmap(sg.vmap(draw, randomness="different"), randomness="different")
+    assert len(set(array(nested(tensor(np.zeros((4, 5))))).ravel())) == 20
+    many = array(sg.vmap(draw, randomness="different")(tensor(np.zeros(2000))))
+    assert abs(many.mean()) < 0.1 and abs(many.std() - 1) < 0.1
+
+
+def test_grad_when_function_draws_then_the_draw_is_a_constant() -> None:
+    sg.manual_seed(7)
+    noise = sg.randn(3, dtype=sg.float64)
+    sg.manual_seed(7)
+    g = func.grad(lambda v: (v**2 * sg.randn(3, dtype=sg.float64)).sum())(tensor([1.0, 2.0, 3.0]))
+    np.testing.assert_allclose(array(g), 2 * np.array([1.0, 2.0, 3.0]) * array(noise), rtol=1e-14)
+
+
 def test_transforms_keep_the_function_name() -> None:
     def energy(v: Any) -> Any:
         """The energy."""

@@ -22,6 +22,7 @@ from symgrad.expr import Expr
 from symgrad.func.tree import flatten, unflatten
 from symgrad.op import STATE, grad_mode
 from symgrad.ops.alias import clone
+from symgrad.ops.random import key_node
 from symgrad.tensor import Capture, Tensor
 
 MUTATED = (
@@ -71,14 +72,18 @@ class Watch(Capture):
         return node
 
 
+    def key(self, generator: Any) -> Expr:
+        """The key of a random draw."""
+        outer = self._outer
+        return key_node(generator.next_key()) if outer is None else outer.key(generator)
+
+
 @contextmanager
-def watched(written: list[tuple[Tensor, Expr]], inputs: Sequence[Expr]) -> Iterator[None]:
+def watched(watch: Watch, written: list[tuple[Tensor, Expr]]) -> Iterator[None]:
     """Within the block outside tensors are watched; afterwards they have their own values back.
 
-    Those that were written are appended to `written`, with their new nodes. What was made since
-    the first of `inputs` is not from outside.
+    Those that were written are appended to `written`, with their new nodes.
     """
-    watch = Watch(min(n.serial for n in inputs))
     try:
         with watch:
             yield
@@ -136,7 +141,8 @@ class Level:
         for place, k in enumerate(argnums):
             given[k] = inside[place]
         written: list[tuple[Tensor, Expr]] = []
-        with grad_mode(True), watched(written, self.leaves):
+        watch = Watch(min(leaf.serial for leaf in self.leaves))
+        with grad_mode(True), watched(watch, written):
             self.result = function(*given, **kwargs)
         if written:
             raise RuntimeError(MUTATED.format(tuple(written[0][0].shape)))

@@ -14,11 +14,13 @@ from symgrad.calculus.batching import batched, with_batch
 from symgrad.errors import TracedValueError
 from symgrad.expr import Expr
 from symgrad.func.derivatives import wrapped
-from symgrad.func.levels import Argument, name_of, tracing, watched
+from symgrad.func.levels import Argument, Watch, name_of, tracing, watched
 from symgrad.func.tree import flatten, spread, unflatten
 from symgrad.op import STATE, input_node
+from symgrad.ops.arithmetic import where
+from symgrad.ops.create import iota
 from symgrad.ops.layout import moved_axis
-from symgrad.ops.movement import join_axis, narrow_step
+from symgrad.ops.movement import join_axis, narrow_step, reshape
 from symgrad.tensor import Tensor
 
 LOOKED = (
@@ -26,6 +28,52 @@ LOOKED = (
     "attempting data-dependent control flow (if, while, assert on a tensor) or calling .item() on a "
     "Tensor, which vmap does not support; use symgrad.where to choose by condition"
 )
+
+
+_SEED_STEP = 0x9E3779B97F4A7C15
+"""2**64 divided by the golden ratio: multiples spread evenly over the seeds."""
+
+
+class _Draws(Watch):
+    """A watch that says what random functions do under a batch axis.
+
+    Parameters
+    ----------
+    inputs : _Inputs
+    randomness : {"error", "different", "same"}
+    """
+
+    def __init__(self, inputs: _Inputs, randomness: str) -> None:
+        super().__init__(min(p.serial for p in inputs.placeholders))
+        self._inputs = inputs
+        self._randomness = randomness
+
+    def key(self, generator: Any) -> Expr:
+        """The key of a random draw: one for all elements, or a placeholder for one each."""
+        if self._randomness == "error":
+            raise RuntimeError(
+                "vmap: called random operation while in randomness error mode. Please either use the "
+                "'same' or 'different' randomness flags on vmap or perform the randomness operation out of "
+                "vmap"
+            )
+        shared = super().key(generator)
+        if self._randomness == "same":
+            return shared
+        # Element n draws with n steps added to the seed, of a size that no other depth of nesting has.
+        depth = 0
+        outer = self._outer
+        while outer is not None:
+            depth += isinstance(outer, _Draws)
+            outer = outer._outer
+        half = 1 << 63
+        step = (pow(_SEED_STEP, depth + 1, 2 * half) + half) % (2 * half) - half
+        count = self._inputs.count
+        first = iota(count=2) < 1
+        steps = where(first, reshape(iota(count=count), (count, 1)) * step, 0)
+        own = input_node((2,), shared.dtype)
+        self._inputs.placeholders.append(own)
+        self._inputs.batches.append(shared + steps)
+        return own
 
 
 class _Inputs:
@@ -108,7 +156,7 @@ class _Inputs:
     def changed(self) -> list[tuple[Tensor, int, Expr]]:
         """Arguments that the function changed in place: tensor, batch axis, new node of one element."""
         found = []
-        for (leaf, dim, handle), stands in zip(self.mapped, self.placeholders, strict=True):
+        for (leaf, dim, handle), stands in zip(self.mapped, self.placeholders, strict=False):
             if handle.own_expr() is not stands:
                 found.append((leaf, dim, handle.own_expr()))
         return found
@@ -223,7 +271,7 @@ def vmap(
         inputs = _Inputs(func, in_dims, args)
         written: list[tuple[Tensor, Expr]] = []
         try:
-            with tracing(), watched(written, inputs.placeholders):
+            with tracing(), watched(_Draws(inputs, randomness), written):
                 result = func(*unflatten(inputs.form, inputs.leaves), **kwargs)
                 leaves, form = flatten(result)
                 nodes = [leaf.expr() for leaf in leaves if isinstance(leaf, Tensor)]
