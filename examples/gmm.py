@@ -89,18 +89,6 @@ def check(path):
     ]
 
 
-def with_gradient(function, count):
-    """A function that also gives the derivatives by its first `count` arguments."""
-
-    def both(*args):
-        for p in args[:count]:
-            p.requires_grad_()
-        value = function(*args)
-        return value, *torch.autograd.grad(value, args[:count])
-
-    return both
-
-
 def posterior(k, d, gamma, m):
     """What the fit minimises, as a function of all parameters in one vector, and of the points.
 
@@ -153,12 +141,15 @@ def main(path=DATA, iterations=300, seconds=1.0):
     print("formula    of the derivative by alpha, where t[i, k] is component k's log-density at point i:")
     print("\n".join(f"           {line}" for line in by_weights.formula().splitlines()))
 
-    compiled = torch.compile(with_gradient(lambda *p: objective(*p, gamma, m), 3))
+    def adbench(alphas, means, factors, x):
+        return objective(alphas, means, factors, x, gamma, m)
+
+    compiled = torch.compile(torch.func.value_and_grad(adbench, argnums=(0, 1, 2)))
     start = time.perf_counter()
     compiled(*blocks, x)
     print(f"compile    {duration(time.perf_counter() - start)} to trace, differentiate, compile and run once")
 
-    loss = torch.compile(with_gradient(posterior(k, d, gamma, m), 1))
+    loss = torch.compile(torch.func.value_and_grad(posterior(k, d, gamma, m)))
     theta = np.concatenate([b.ravel() for b in blocks])
     before = loss(theta, x)[0]
     start = time.perf_counter()

@@ -54,16 +54,20 @@ class Row:
 HEADING = f"{'benchmark':<12}{'NumPy':>10}{'symgrad':>10}{'first call':>12}{'ratio':>9}"
 
 
-def measure(name: str, seconds: float) -> Row:
-    """Check that both sides of a benchmark agree, then time them.
+def check(name: str) -> tuple[Step, Step, float]:
+    """Build a benchmark and compare the outputs of its two sides.
+
+    Returns
+    -------
+    numpy_step, symgrad_step, first_s
+        The two sides, and how long symgrad's first call took.
 
     Raises
     ------
     AssertionError
         If the outputs differ by more than rounding.
     """
-    benchmark = BENCHMARKS[name]
-    numpy_step, symgrad_step = benchmark.build()
+    numpy_step, symgrad_step = BENCHMARKS[name].build()
     start = time.perf_counter()
     found = symgrad_step()
     first_s = time.perf_counter() - start
@@ -71,12 +75,21 @@ def measure(name: str, seconds: float) -> Row:
         scale = float(np.max(np.abs(b), initial=0.0))
         tolerance = 1e-4 if np.asarray(b).dtype == np.float32 else 1e-9
         np.testing.assert_allclose(a, b, rtol=0, atol=tolerance * scale, err_msg=name)
+    return numpy_step, symgrad_step, first_s
+
+
+def measure(name: str, seconds: float) -> Row:
+    """Check one benchmark, then time it."""
+    numpy_step, symgrad_step, first_s = check(name)
     numpy_s, symgrad_s = medians([numpy_step, symgrad_step], seconds)
-    return Row(name, benchmark.title, numpy_s, symgrad_s, first_s)
+    return Row(name, BENCHMARKS[name].title, numpy_s, symgrad_s, first_s)
 
 
-def _listed(outputs: Any) -> tuple[Any, ...]:
-    return outputs if isinstance(outputs, tuple) else (outputs,)
+def _listed(outputs: Any) -> list[Any]:
+    """The arrays of nested tuples, in order."""
+    if not isinstance(outputs, tuple):
+        return [outputs]
+    return [a for part in outputs for a in _listed(part)]
 
 
 def run(names: Sequence[str] = (), seconds: float = 0.5, show: Callable[[str], Any] = print) -> None:
@@ -155,7 +168,7 @@ def _logistic() -> tuple[Step, Step]:
     def loss(w: Any, x: Any, y: Any) -> Any:
         return sg.log1p(sg.exp(-y * (x @ w))).mean()
 
-    f = sg.compile(with_gradient(loss))
+    f = sg.compile(sg.func.value_and_grad(loss))
     return by_numpy, lambda: f(w, x, y)
 
 
@@ -170,12 +183,12 @@ def _network() -> tuple[Step, Step]:
         h = np.tanh(x @ w)
         e = h @ v - y
         g = 2.0 * e / e.size
-        return np.mean(e * e), x.T @ ((g @ v.T) * (1.0 - h * h)), h.T @ g
+        return np.mean(e * e), (x.T @ ((g @ v.T) * (1.0 - h * h)), h.T @ g)
 
     def loss(w: Any, v: Any, x: Any, y: Any) -> Any:
         return ((sg.tanh(x @ w) @ v - y) ** 2).mean()
 
-    f = sg.compile(with_gradient(loss, 2))
+    f = sg.compile(sg.func.value_and_grad(loss, argnums=(0, 1)))
     return by_numpy, lambda: f(w, v, x, y)
 
 
@@ -192,29 +205,8 @@ def _rosenbrock() -> tuple[Step, Step]:
     def value(x: Any) -> Any:
         return (100.0 * (x[1:] - x[:-1] ** 2) ** 2 + (1.0 - x[:-1]) ** 2).sum()
 
-    f = sg.compile(with_gradient(value))
+    f = sg.compile(sg.func.value_and_grad(value))
     return by_numpy, lambda: f(x)
-
-
-def with_gradient(function: Callable[..., Any], count: int = 1) -> Callable[..., Any]:
-    """A function of the same arguments that gives the value and its derivatives.
-
-    Parameters
-    ----------
-    function : callable
-        Gives a scalar tensor.
-    count : int
-        How many leading arguments to differentiate by.
-    """
-
-    def both(*args: Any) -> Any:
-        for x in args[:count]:
-            x.requires_grad_()
-        value = function(*args)
-        return value, *sg.autograd.grad(value, args[:count])
-
-    both.__name__ = f"{function.__name__}_with_gradient"
-    return both
 
 
 BENCHMARKS: dict[str, Benchmark] = {
