@@ -21,7 +21,7 @@ IMPORT = "import symgrad"
 grad = sg.autograd.grad
 
 
-class xp:
+class Names:
     """symgrad under the names that `maths` uses."""
 
     exp, log, log1p, sqrt, sin, cos = sg.exp, sg.log, sg.log1p, sg.sqrt, sg.sin, sg.cos
@@ -106,7 +106,7 @@ def with_gradient(value):
 
 def greeks(inp):
     def outputs(S, t, r, v, K):
-        price = maths.black_scholes(xp, S, K, t, r, v)
+        price = maths.black_scholes(Names, S, K, t, r, v)
         first = grad(price.sum(), (S, t, r, v), create_graph=True)
         return price, *first, grad(first[0].sum(), S)[0]
 
@@ -114,19 +114,19 @@ def greeks(inp):
 
 
 def chain(inp):
-    return with_gradient(lambda x: maths.chain(xp, x).sum())(1), [inp["x"]], 1
+    return with_gradient(lambda x: maths.chain(Names, x).sum())(1), [inp["x"]], 1
 
 
 def logistic(inp):
     def loss(w, X, y):
-        return maths.logistic_loss(xp, w, X, y, inp["lam"])
+        return maths.logistic_loss(Names, w, X, y, inp["lam"])
 
     return with_gradient(loss)(1), [inp[k] for k in "wXy"], 1
 
 
 def logistic_hvp(inp):
     def outputs(w, X, y, v):
-        (g,) = grad(maths.logistic_loss(xp, w, X, y, inp["lam"]), w, create_graph=True)
+        (g,) = grad(maths.logistic_loss(Names, w, X, y, inp["lam"]), w, create_graph=True)
         along = g @ v
         return along, grad(along, w)[0]
 
@@ -146,7 +146,7 @@ def mlp(inp):
 def pinn(inp):
     def outputs(*args):
         *params, x, t = args
-        u = maths.pinn_u(xp, params, x, t)
+        u = maths.pinn_u(Names, params, x, t)
         ux, ut = grad(u.sum(), (x, t), create_graph=True)
         (uxx,) = grad(ux.sum(), x, create_graph=True)
         loss = ((ut + u * ux - inp["nu"] * uxx) ** 2).mean()
@@ -157,12 +157,12 @@ def pinn(inp):
 
 
 def rosenbrock(inp):
-    return with_gradient(lambda x: maths.rosenbrock(xp, x))(1), [inp["x"]], 1
+    return with_gradient(lambda x: maths.rosenbrock(Names, x))(1), [inp["x"]], 1
 
 
 def lennard_jones(inp):
     def outputs(X, eye):
-        energy = maths.lennard_jones(xp, X, eye)
+        energy = maths.lennard_jones(Names, X, eye)
         return energy, -grad(energy, X)[0]
 
     return outputs, [inp["X"], inp["eye"]], 1
@@ -170,7 +170,7 @@ def lennard_jones(inp):
 
 def lennard_jones_hvp(inp):
     def outputs(X, V, eye):
-        (g,) = grad(maths.lennard_jones(xp, X, eye), X, create_graph=True)
+        (g,) = grad(maths.lennard_jones(Names, X, eye), X, create_graph=True)
         return grad(g, X, V)
 
     return outputs, [inp[k] for k in ("X", "V", "eye")], 1
@@ -180,7 +180,7 @@ def arm(inp):
     constants = [sg.tensor(inp[k]) for k in ("A", "B", "lower", "shift")]
 
     def outputs(s):
-        a = maths.arm_array(xp, s, *constants)
+        a = maths.arm_array(Names, s, *constants)
         rows = [grad(a[k], s, retain_graph=True)[0] for k in range(a.shape[0])]
         return a, sg.stack(rows)
 
@@ -191,7 +191,7 @@ def mixture(inp):
     rest = [inp[k] for k in GMM_ARGS[4:]]
 
     def value(alphas, means, icf, x):
-        return maths.gmm(xp, alphas, means, icf, x, *rest)
+        return maths.gmm(Names, alphas, means, icf, x, *rest)
 
     return with_gradient(value)(3), [inp[k] for k in GMM_ARGS[:4]], 3
 
@@ -201,7 +201,7 @@ def adjustment(inp):
         rows = sg.cat([cams[cameras], X[points], w[:, None]], 1)
         rows = rows.detach().requires_grad_()
         col = rows.unbind(1)
-        errors = maths.ba_residual(xp, col[:11], col[11:14], col[14], feats.unbind(1))
+        errors = maths.ba_residual(Names, col[:11], col[11:14], col[14], feats.unbind(1))
         blocks = [grad(e.sum(), rows, retain_graph=True)[0] for e in errors]
         return sg.stack(errors, 1), sg.stack(blocks, 1), -2.0 * w
 
@@ -211,7 +211,7 @@ def adjustment(inp):
 
 def lstm(inp):
     def loss(main, extra, hidden, cell, seq):
-        return maths.lstm_loop(xp, main, extra, hidden, cell, seq)
+        return maths.lstm_loop(Names, main, extra, hidden, cell, seq)
 
     return with_gradient(loss)(2), [inp[k] for k in ("main", "extra", "hidden", "cell", "seq")], 2
 
@@ -222,7 +222,7 @@ def transformer(inp):
     def loss(x, *args):
         *params, target = args
         named = dict(zip(names, params, strict=True))
-        return maths.transformer_loss(xp, named, x, target, inp["heads"])
+        return maths.transformer_loss(Names, named, x, target, inp["heads"])
 
     count = len(names) + 1
     return with_gradient(loss)(count), [inp["x"], *inp["params"].values(), inp["target"]], count
@@ -230,14 +230,14 @@ def transformer(inp):
 
 def process(inp):
     def value(logp, D2, y, eye):
-        return maths.gp_lml(xp, logp, D2, y, eye)
+        return maths.gp_lml(Names, logp, D2, y, eye)
 
     return with_gradient(value)(1), [inp[k] for k in ("logp", "D2", "y", "eye")], 1
 
 
 def orders(inp):
     def outputs(x):
-        found = [maths.univariate(xp, x)]
+        found = [maths.univariate(Names, x)]
         for _ in range(8):
             found.append(grad(found[-1].sum(), x, create_graph=True)[0])
         return found
@@ -254,7 +254,7 @@ def runge_kutta(inp):
 
 def tiny(inp):
     def value(x, y):
-        z = maths.tiny(xp, x, y)
+        z = maths.tiny(Names, x, y)
         return z.sum() if z.ndim else z
 
     return with_gradient(value)(2), [inp["x"], inp["y"]], 2

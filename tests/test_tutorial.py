@@ -113,9 +113,9 @@ def test_gradients_accumulate_until_they_are_zeroed():
 
 def test_a_leaf_that_records_refuses_to_change_in_place():
     w = torch.tensor([1.0], requires_grad=True)
-    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad .* in-place"):
+    with pytest.raises(RuntimeError, match=r"a leaf Variable that requires grad .* in-place"):
         w.add_(1)
-    with pytest.raises(RuntimeError, match="a leaf Variable that requires grad .* in-place"):
+    with pytest.raises(RuntimeError, match=r"a leaf Variable that requires grad .* in-place"):
         w += 1
     assert w.tolist() == [1.0]
 
