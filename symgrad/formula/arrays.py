@@ -28,7 +28,7 @@ from typing import Any
 from symgrad.formula.tree import Shape, Table, Term, broadcast, minimal, padded
 
 Item = tuple[int, int, int] | int | None
-ELEMENTWISE = frozenset({"sum", "product", "power", "call", "compare", "logic"})
+ELEMENTWISE = frozenset({"sum", "product", "power", "call", "compare", "logic", "piecewise"})
 NESTING = frozenset({"add", "mul", "max", "min", "or", "and"})
 """Reductions that may run over several axes at once."""
 

@@ -29,7 +29,8 @@ from symgrad.formula.text import (
     TIMES,
     UNARY,
     Written,
-    rank,
+    flattened,
+    place,
     selection,
 )
 from symgrad.formula.tree import Number, Term, topological
@@ -308,7 +309,12 @@ def _product(p: LatexPrinter, t: Term, letters: Letters) -> Written:
 def _factors(
     p: LatexPrinter, coefficient: Number, pairs: list[tuple[Term, Number]], letters: Letters
 ) -> Written:
-    ordered = sorted(pairs, key=lambda pair: rank(pair[0], pair[0] in p.names))
+    inner, pairs = flattened(p, pairs)
+    if inner < 0:
+        shown, binding = _factors(p, -inner * coefficient, pairs, letters)
+        return f"-{shown}", min(binding, TIMES)
+    coefficient *= inner
+    ordered = sorted(pairs, key=lambda pair: place(pair[0], pair[0] in p.names))
     upper = [(_power(p, a, e, letters), a) for a, e in ordered if e > 0]
     lower = [(_power(p, a, -e, letters), a) for a, e in ordered if e < 0]
     alone = fraction(coefficient)[0] == "1" and bool(lower or fraction(coefficient)[1])
@@ -330,6 +336,7 @@ def _joined(p: LatexPrinter, factors: list[tuple[Written, Term]], fraction: bool
     arrays = False
     for k, ((shown, binding), t) in enumerate(factors):
         tail = t.head == "reduce" and k < len(factors) - 1
+        tail = tail or (t.head == "matmul" and t not in p.names and len(factors) > 1)
         shown = shown if binding >= TIMES and not tail else rf"\left({shown}\right)"
         dot = p.hadamard and arrays and bool(t.shape)
         result += (r" \odot " if dot else " ") + shown if result else shown
@@ -409,7 +416,7 @@ def _reduce(p: LatexPrinter, t: Term, letters: Letters) -> Written:
 def _index(p: LatexPrinter, t: Term, letters: Letters) -> Written:
     if letters is not None:
         return p.memo[t.args[0], _indices(t, letters)]
-    shown = [i.replace("None", r"\mathrm{new}") for i in selection(t)]
+    shown = [i.replace("None", r"\mathrm{new}") for i in selection(t, len(t.args[0].shape))]
     return f"{p.of(t.args[0], None, POSTFIX)}_{{{', '.join(shown)}}}", ATOM
 
 

@@ -66,7 +66,9 @@ def _reduce(p: Printer, t: Term) -> Written:
 
 
 def _permute(p: Printer, t: Term) -> Written:
-    return f"np.transpose({p.of(t.args[0], 0)}, {t.data})", ATOM
+    lead = p.rank[t.args[0]] - len(t.data)
+    order = (*range(lead), *(d + lead for d in t.data))
+    return f"np.transpose({p.of(t.args[0], 0)}, {order})", ATOM
 
 
 def _reshape(p: Printer, t: Term) -> Written:
@@ -83,7 +85,7 @@ def _embed(p: Printer, t: Term) -> Written:
         return _refused(p, t.table.make("call", t.args, "embed"))
     around = [(s, full - s - n) for s, n, full in zip(starts, shape, size, strict=True)]
     inside = p.of(t.args[0], 0)
-    if len(t.args[0].shape) != len(shape):
+    if p.rank[t.args[0]] != len(shape):
         inside = f"np.reshape({inside}, {tuple(shape)})"
     return f"np.pad({inside}, {around})", ATOM
 

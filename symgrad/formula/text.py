@@ -8,7 +8,8 @@ ones get a name, so neither depth nor sharing costs more than linear time. Start
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
 
 from symgrad.expr import Expr
 from symgrad.formula.constants import fraction
@@ -80,6 +81,12 @@ def number_text(value: Number) -> Written:
     return shown, binding
 
 
+class HasNames(Protocol):
+    """A printer, as far as products are concerned."""
+
+    names: dict[Term, str]
+
+
 class Printer:
     """Text of terms.
 
@@ -89,6 +96,8 @@ class Printer:
         Terms printed by a name.
     body : dict of Term to str
         What a named term stands for.
+    rank : dict of Term to int
+        How many axes the text stands for, leading ones of leaves included.
     write : mapping from head to function
         How each head is written.
     prefix : str
@@ -108,10 +117,12 @@ class Printer:
         self.prefix = prefix
         self.body: dict[Term, str] = {}
         self.written: dict[Term, Written] = {}
+        self.rank: dict[Term, int] = {}
 
     def visit(self, roots: list[Term]) -> None:
         """Write everything below `roots`."""
         for t in topological(roots):
+            self.rank[t] = visible_rank(t, self.rank)
             made = self.write.get(t.head, _opaque)(self, t)
             name = self.names.get(t)
             if name is not None:
@@ -124,11 +135,44 @@ class Printer:
         shown, own = self.written[t]
         return shown if own >= binding else f"({shown})"
 
+    def exact(self, t: Term, shape: Shape) -> str:
+        """The text of `t` with exactly the axes of `shape`."""
+        missing = len(shape) - self.rank[t]
+        if missing == 0:
+            return self.of(t, 0)
+        if missing == 1 and t.shape:
+            return f"{self.of(t, POSTFIX)}[None]"
+        return f"reshape({self.of(t, 0)}, {shape_text(shape)})"
+
     def scaled(self, coefficient: Number, t: Term) -> Written:
         """A positive number times a term."""
         if t.head == "product" and t not in self.names:
             return _factors(self, coefficient * t.data[0], list(zip(t.args, t.data[1], strict=True)))
         return _factors(self, coefficient, [(t, 1)])
+
+
+def visible_rank(t: Term, ranks: Mapping[Term, int]) -> int:
+    """The number of axes of a term as it is printed, given those of its arguments."""
+    if t.head == "symbol":
+        rank: int = t.data[1]
+        return rank
+    if t.head in ("reshape", "expand"):
+        return len(t.data[1] if t.head == "reshape" else t.data)
+    if t.head == "embed":
+        return len(t.data[0])
+    if t.head == "opaque":
+        return len(t.data[3])
+    if t.head == "gather":
+        return len(t.data[1]) + len(t.data[0]) - len(t.args) + 1
+    inner = [ranks[a] for a in t.args]
+    if t.head == "reduce":
+        return inner[0] if t.data[3] else max(inner[0] - len(t.data[1]), 0)
+    if t.head == "index":
+        return inner[0] + sum((i is None) - isinstance(i, int) for i in t.data)
+    if t.head == "matmul":
+        lost = sum(len(a.shape) == 1 for a in t.args)
+        return max(*inner, 2) - lost
+    return max(inner, default=0)
 
 
 def _number(p: Printer, t: Term) -> Written:
@@ -176,21 +220,42 @@ def _product(p: Printer, t: Term) -> Written:
     return shown, binding
 
 
-def rank(t: Term, named: bool) -> int:
-    """Where a factor stands in a product: symbols, powers, functions, sums, choices."""
+def place(t: Term, named: bool) -> tuple[int, int]:
+    """Where a factor stands in a product: symbols, elements, functions, sums, choices."""
     if named or t.head in ("symbol", "number"):
-        return 0
-    return {"index": 1, "gather": 1, "sum": 3, "compare": 3, "logic": 3, "piecewise": 4}.get(t.head, 2)
+        return 0, t.serial
+    if t.head in ("index", "gather"):
+        return 1, t.args[0].serial
+    return {"sum": 3, "compare": 3, "logic": 3, "piecewise": 4}.get(t.head, 2), 0
+
+
+def flattened(p: HasNames, pairs: Iterable[tuple[Term, Number]]) -> tuple[Number, list[tuple[Term, Number]]]:
+    """Factors without products among them, and the number these contain."""
+    coefficient: Number = 1
+    result: list[tuple[Term, Number]] = []
+    stack = list(pairs)[::-1]
+    while stack:
+        t, e = stack.pop()
+        if e == 1 and t.head == "product" and t not in p.names:
+            coefficient *= t.data[0]
+            stack.extend(reversed(list(zip(t.args, t.data[1], strict=True))))
+        else:
+            result.append((t, e))
+    return coefficient, result
 
 
 def _factors(p: Printer, coefficient: Number, pairs: list[tuple[Term, Number]]) -> Written:
     """A positive number times powers."""
-    above, below = fraction(coefficient)
+    number, pairs = flattened(p, pairs)
+    if number < 0:
+        shown, binding = _factors(p, -number * coefficient, pairs)
+        return f"-{shown}", min(binding, UNARY)
+    above, below = fraction(coefficient * number)
     hidden = 0
     if p.limit is not None and len(pairs) > p.limit:
         hidden = len(pairs) - p.limit
         pairs = pairs[: p.limit]
-    ordered = sorted(pairs, key=lambda pair: rank(pair[0], pair[0] in p.names))
+    ordered = sorted(pairs, key=lambda pair: place(pair[0], pair[0] in p.names))
     upper = [_power(p, a, e) for a, e in ordered if e > 0]
     lower = [_power(p, a, -e) for a, e in ordered if e < 0]
     if above != "1" or not upper:
@@ -232,8 +297,8 @@ def _call(p: Printer, t: Term) -> Written:
 
 
 def _opaque(p: Printer, t: Term) -> Written:
-    name, attributes = t.data[:2]
-    parts = [*(p.of(a, 0) for a in t.args), *attributes]
+    name, attributes, shapes, _ = t.data
+    parts = [*(p.exact(a, s) for a, s in zip(t.args, shapes, strict=True)), *attributes]
     return f"{name}({', '.join(parts)})", ATOM
 
 
@@ -267,23 +332,17 @@ def _reduce(p: Printer, t: Term) -> Written:
     parts = [p.of(x, 0)]
     own = padded(x.shape, len(shape))
     if any(own[d] != 1 for d in range(len(shape)) if d not in dims) or keepdim:
-        hidden = len(shape) > _rank(x)
-        shown = [d - len(shape) if hidden else d for d in dims]
-        parts.append(f"dim={shown[0] if len(shown) == 1 else tuple(shown)}")
+        shown = dims if len(shape) == p.rank[x] else tuple(d - len(shape) for d in dims)
+        parts.append(f"dim={shown[0] if len(shown) == 1 else shown}")
     if keepdim:
         parts.append("keepdim=True")
     return f"{name}({', '.join(parts)})", ATOM
 
 
-def _rank(x: Term) -> int:
-    """The rank that a reader sees."""
-    return x.data[1] if x.head == "symbol" else len(x.shape)
-
-
-def selection(t: Term) -> list[str]:
-    """The items of an index term as in Python's brackets."""
+def selection(t: Term, rank: int) -> list[str]:
+    """The items of an index term as in Python's brackets, for a base of `rank` axes."""
     (base,) = t.args
-    shown = [":"] * (_rank(base) - len(base.shape))
+    shown = [":"] * (rank - len(base.shape))
     sizes = iter(base.shape)
     for item in t.data:
         if item is None:
@@ -304,12 +363,13 @@ def selection(t: Term) -> list[str]:
 
 
 def _index(p: Printer, t: Term) -> Written:
-    return f"{p.of(t.args[0], POSTFIX)}[{', '.join(selection(t))}]", POSTFIX
+    return f"{p.of(t.args[0], POSTFIX)}[{', '.join(selection(t, p.rank[t.args[0]]))}]", POSTFIX
 
 
 def _permute(p: Printer, t: Term) -> Written:
     (x,) = t.args
-    order = t.data
+    lead = p.rank[x] - len(t.data)
+    order = (*range(lead), *(d + lead for d in t.data))
     if order == (1, 0):
         return f"{p.of(x, POSTFIX)}.T", POSTFIX
     if order == (*range(len(order) - 2), len(order) - 1, len(order) - 2):
@@ -320,24 +380,27 @@ def _permute(p: Printer, t: Term) -> Written:
 def _matmul(p: Printer, t: Term) -> Written:
     a, b = t.args
     left = p.of(a, TIMES if a.head == "matmul" else TIMES + 1)
-    return f"{left} @ {p.of(b, TIMES + 1)}", TIMES
+    right = p.of(b, TIMES + 1)
+    if len(b.shape) == 1 and p.rank[b] > 1:
+        right = p.exact(b, b.shape)
+    return f"{left} @ {right}", TIMES
 
 
 def _reshape(p: Printer, t: Term) -> Written:
-    return f"reshape({p.of(t.args[0], 0)}, {_shape(t.data[1])})", ATOM
+    return f"reshape({p.of(t.args[0], 0)}, {shape_text(t.data[1])})", ATOM
 
 
 def _expand(p: Printer, t: Term) -> Written:
     (x,) = t.args
     if x.head == "number" and x.data in (0, 1):
-        return f"{'ones' if x.data else 'zeros'}({_shape(t.data)})", ATOM
-    return f"expand({p.of(x, 0)}, {_shape(t.data)})", ATOM
+        return f"{'ones' if x.data else 'zeros'}({shape_text(t.data)})", ATOM
+    return f"expand({p.of(x, 0)}, {shape_text(t.data)})", ATOM
 
 
 def _embed(p: Printer, t: Term) -> Written:
     size, starts, steps, shape = t.data
     ends = [s + k * (n - 1) + 1 if n else s for s, k, n in zip(starts, steps, shape, strict=True)]
-    inside = p.of(t.args[0], 0)
+    inside = p.exact(t.args[0], shape)
     if all(k == 1 or n <= 1 for k, n in zip(steps, shape, strict=True)):
         around = tuple((s, n - e) for s, e, n in zip(starts, ends, size, strict=True))
         return f"pad({inside}, {around[0] if len(around) == 1 else around})", ATOM
@@ -345,21 +408,25 @@ def _embed(p: Printer, t: Term) -> Written:
         ":" if n == full else f"{s}:{e}" + (f":{k}" if k != 1 else "")
         for s, e, k, n, full in zip(starts, ends, steps, shape, size, strict=True)
     )
-    return f"embed({inside}, [{places}], {_shape(size)})", ATOM
+    return f"embed({inside}, [{places}], {shape_text(size)})", ATOM
 
 
 def _flip(p: Printer, t: Term) -> Written:
     (x,) = t.args
-    dims = tuple(d + _rank(x) for d in t.data)
+    dims = tuple(d + p.rank[x] for d in t.data)
     return f"flip({p.of(x, 0)}, {dims[0] if len(dims) == 1 else dims})", ATOM
 
 
 def _gather(p: Printer, t: Term) -> Written:
     data, *places = t.args
-    return f"{p.of(data, POSTFIX)}[{', '.join(p.of(i, 0) for i in places)}]", POSTFIX
+    shape, index_shape = t.data
+    inside = ", ".join(p.exact(i, index_shape) for i in places)
+    base = p.of(data, POSTFIX) if p.rank[data] == len(shape) else p.exact(data, shape)
+    return f"{base}[{inside}]", POSTFIX
 
 
-def _shape(shape: Shape) -> str:
+def shape_text(shape: Shape) -> str:
+    """A shape as an argument."""
     return str(shape[0]) if len(shape) == 1 else str(tuple(shape))
 
 
