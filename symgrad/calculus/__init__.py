@@ -1,6 +1,7 @@
 """Derivatives as expressions: reverse mode, forward mode, batching. Start at `reverse.pullback`."""
 
+from symgrad.calculus.batching import batched
 from symgrad.calculus.forward import pushforward
 from symgrad.calculus.reverse import pullback
 
-__all__ = ["pullback", "pushforward"]
+__all__ = ["batched", "pullback", "pushforward"]
