@@ -130,7 +130,6 @@ class Trace:
         self.captured = capture.read
         self.draws = capture.draws
         self.written = capture.undo()
-        self.is_float = [kind[0] == "float" for kind in kinds]
         self._recipe: runtime.Recipe | None = None
 
     def _output(self, value: Any) -> Expr:
@@ -167,8 +166,7 @@ class Trace:
         arrays += [key_array(generator.next_key()) for generator, _ in self.draws]
         recipe = self.recipe
         inputs = tuple([s if isinstance(s, np.ndarray) else arrays[s] for s in recipe.sources])
-        made = recipe.program.run(inputs)
-        return [inputs[k] if is_input else made[k] for is_input, k in recipe.results]
+        return recipe.run(inputs)[0]
 
     def replay(self, leaves: list[Any]) -> list[Expr]:
         """The roots recorded again on the nodes of given leaves."""
@@ -268,7 +266,7 @@ class Compiled:
         if kwargs or not recipe.program.native or trace.written or trace.draws:
             return
         self._entry = bind_entry(
-            self, recipe, args, trace.tree, len(trace.outputs), trace.is_float, self._dispatch
+            self, recipe, args, trace.tree, self._dispatch
         )
 
     # -- looking ----------------------------------------------------------------------

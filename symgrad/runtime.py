@@ -31,6 +31,7 @@ from symgrad.schedule.program import schedule
 
 if TYPE_CHECKING:
     from symgrad.codegen.build import Program
+    from symgrad.schedule.canonical import Node
 
 _RECIPES: dict[Any, Recipe] = {}
 _GRADIENTS: dict[Any, tuple[Recipe, tuple[bool, ...]]] = {}
@@ -56,8 +57,8 @@ class Recipe:
         Per input: position of the node in the structure, or a number made by the derivative rules.
     stores : list of (position, output)
         Nodes that receive values.
-    results : list of ("input" or "output", number)
-        Where each root's value is found.
+    results : list of (is input, number, shape)
+        Where each root's value is found: among the inputs or the outputs, under which shape.
     """
 
     def __init__(
@@ -65,12 +66,21 @@ class Recipe:
         program: Program,
         sources: list[int | np.ndarray],
         stores: list[tuple[int, int]],
-        results: list[tuple[bool, int]],
+        results: list[tuple[bool, int, tuple[int, ...]]],
     ) -> None:
         self.program = program
         self.sources = sources
         self.stores = stores
         self.results = results
+
+    def run(self, inputs: tuple[np.ndarray, ...]) -> tuple[list[np.ndarray], tuple[np.ndarray, ...]]:
+        """The roots' arrays, and the program's outputs."""
+        made = self.program.run(inputs)
+        found = []
+        for is_input, k, shape in self.results:
+            array = inputs[k] if is_input else made[k]
+            found.append(array if array.shape == shape else array.reshape(shape))
+        return found, made
 
 
 def pending(node: Expr) -> bool:
@@ -120,6 +130,7 @@ def build_recipe(
         Whether vector maths is inlined.
     """
     graph = canonical([*roots, *held])
+    graph.roots = [same_memory(n) for n in graph.roots]
     steps = schedule(graph)
     outputs = {n.number: n for n in graph.roots if n.input < 0}
     stored = {n.number for n in steps.stored}
@@ -132,14 +143,16 @@ def build_recipe(
     position = {id(e): k for k, e in enumerate(nodes)}
     sources = [position[id(e)] if id(e) in position else array_of(e) for e in graph.inputs]
     results = [
-        (n.input >= 0, n.input if n.input >= 0 else place[n.number])
-        for n in graph.roots[: len(roots)]
+        (n.input >= 0, n.input if n.input >= 0 else place[n.number], e.shape)
+        for e, n in zip(roots, graph.roots, strict=False)
     ]
     stores = []
     for k, e in enumerate(nodes):
         vertex = graph.of.get(id(e))
-        if e.value is None and vertex is not None and vertex.number in place:
-            stores.append((k, place[vertex.number]))
+        if e.value is None and vertex is not None:
+            vertex = same_memory(vertex)
+            if vertex.number in place:
+                stores.append((k, place[vertex.number]))
     # Code generation is imported on the first look, so that `import symgrad` stays quick.
     from symgrad.codegen.build import Program
 
@@ -147,17 +160,30 @@ def build_recipe(
     return Recipe(program, sources, stores, results)
 
 
+def same_memory(n: Node) -> Node:
+    """The node whose buffer holds `n`'s elements in the same order: `n`, or what it reshapes.
+
+    Only results that have a buffer anyway count; other chains are computed into the root's own.
+    """
+    inner = n
+    while inner.op.keeps_order and inner.input < 0:
+        inner = inner.args[0]
+    always = ("reduce", "cumulative", "contract", "library")
+    return inner if inner.input < 0 and inner.op.family in always else n
+
+
 def run_recipe(recipe: Recipe, nodes: Sequence[Expr]) -> list[np.ndarray]:
     """Run a recipe on a structure, store what it stores, and give the roots' arrays."""
     inputs = tuple(
         [s if isinstance(s, np.ndarray) else array_of(nodes[s]) for s in recipe.sources]
     )
-    made = recipe.program.run(inputs)
+    found, made = recipe.run(inputs)
     for position, output in recipe.stores:
         node = nodes[position]
         if node.value is None:
-            node.value = made[output]
-    return [inputs[k] if is_input else made[k] for is_input, k in recipe.results]
+            array = made[output]
+            node.value = array if array.shape == node.shape else array.reshape(node.shape)
+    return found
 
 
 def evaluate(roots: Sequence[Expr]) -> None:

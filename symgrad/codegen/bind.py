@@ -38,6 +38,7 @@ def bind_fallback(target: Any, fallback: Callable[..., Any]) -> None:
 
 
 _NEVER = object()
+_SCALARS = {"float64", "float32", "int64", "bool"}
 
 
 def bind_entry(
@@ -45,8 +46,6 @@ def bind_entry(
     recipe: Any,
     args: tuple[Any, ...],
     tree: Any,
-    count: int,
-    is_float: list[bool],
     fallback: Callable[..., Any],
 ) -> Any:
     """Let an object of a native class run a recipe natively for arguments like these.
@@ -59,10 +58,6 @@ def bind_entry(
         Sample arguments: their structure, dtypes and shapes are what the entry recognises.
     tree : object
         The result's tree as `symgrad.compiled` flattens it.
-    count : int
-        Number of outputs.
-    is_float : list of bool
-        Which leaves are Python floats.
     fallback : callable
         For all other arguments.
     """
@@ -113,27 +108,31 @@ def bind_entry(
         return None
     inputs = [argument(a) for a in args]
     first_output = len(program.inputs)
-    met: dict[int, int] = {}
+    met: dict[int, tuple[int, tuple[int, ...]]] = {}
     order = 0
 
     def result(part: Any) -> Any:
         nonlocal order
         if hasattr(part, "number"):
-            is_input, number = recipe.results[part.number]
+            is_input, number, shape = recipe.results[part.number]
             if is_input:
                 source = recipe.sources[number]
                 if not isinstance(source, int):
                     raise _NotNativeError
                 return Input(source)
             if number in met:
+                if met[number][1] != shape:
+                    raise _NotNativeError
                 order += 1
-                return Same(met[number])
+                return Same(met[number][0])
             node = program.outputs[number]
-            met[number] = order
+            met[number] = (order, shape)
             order += 1
-            if not node.shape:
-                return Scalar(node.dtype.numpy, first_output + number)
-            return NewArray(node.dtype.numpy, node.shape, first_output + number)
+            if shape:
+                return NewArray(node.dtype.numpy, shape, first_output + number)
+            if node.dtype.name not in _SCALARS:
+                raise _NotNativeError
+            return Scalar(node.dtype.numpy, first_output + number)
         kind = part[0]
         if kind == "static":
             return Static(part[2])
@@ -149,10 +148,6 @@ def bind_entry(
         output = result(tree)
     except _NotNativeError:
         return None
-    scalars = {"float64", "float32", "int64", "bool"}
-    for node in program.outputs[:count]:
-        if not node.shape and node.dtype.name not in scalars:
-            return None
     whole = program.whole_plan()
     keep.append(whole)
     first_piece = first_output + len(program.outputs)
