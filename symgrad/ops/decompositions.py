@@ -16,7 +16,7 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.errors import LinAlgError
 from symgrad.expr import Expr
-from symgrad.op import REGISTRY, Case, Library, T, cast_to, composite, op
+from symgrad.op import REGISTRY, Case, Library, T, cast_to, composite, constant, op
 from symgrad.ops.arithmetic import add, keep, ne, where
 from symgrad.ops.contract import flipped, matmul
 from symgrad.ops.linalg import (
@@ -32,7 +32,7 @@ from symgrad.ops.linalg import (
     triangle,
     triangular,
 )
-from symgrad.ops.movement import embed, expand, join_axis, reshape
+from symgrad.ops.movement import embed, expand, full, join_axis, reshape
 from symgrad.ops.reduce import part, sum
 
 
@@ -441,10 +441,10 @@ def linalg_svdvals(A: Expr, *, driver: str | None = None) -> Expr:
 # -- pseudoinverse and least squares ----------------------------------------------------
 
 
-def _ref_pseudoinverse(a: np.ndarray, *, rtol: float, atol: float, hermitian: bool) -> np.ndarray:
+def _ref_pseudoinverse(a: np.ndarray, rtol: np.ndarray, atol: np.ndarray) -> np.ndarray:
     u, s, vh = np.linalg.svd(a, full_matrices=False)
     largest = s.max(axis=-1, initial=0.0, keepdims=True)
-    used = s > np.maximum(rtol * largest, atol)
+    used = s > np.maximum(rtol[..., None] * largest, atol[..., None])
     inverse = np.where(used, 1.0 / np.where(used, s, 1.0), 0.0)
     product = (np.swapaxes(vh, -1, -2) * inverse[..., None, :]) @ np.swapaxes(u, -1, -2)
     return np.asarray(product).astype(a.dtype)
@@ -452,22 +452,25 @@ def _ref_pseudoinverse(a: np.ndarray, *, rtol: float, atol: float, hermitian: bo
 
 @op
 class pseudoinverse(Library):
-    """Moore-Penrose inverse; the derivative is that at constant rank (Golub and Pereyra 1973)."""
+    """Moore-Penrose inverse: arguments A, and per matrix a relative and an absolute bound.
+
+    Singular values below either bound count as 0. The derivative is that at constant rank (Golub
+    and Pereyra 1973).
+    """
 
     public = False
     eager_check = False
-    attributes = ("rtol", "atol", "hermitian")
     ref = _ref_pseudoinverse
     samples = (
-        Case(T(3, 3, make=dominant), rtol=1e-15, atol=0.0, hermitian=False),
-        Case(T(4, 2), rtol=1e-15, atol=0.0, hermitian=False),
-        Case(T(2, 2, 3), rtol=1e-15, atol=0.0, hermitian=False),
+        Case(T(3, 3, make=dominant), T(lo=0.0, hi=0.0), T(lo=0.0, hi=0.0)),
+        Case(T(4, 2), T(lo=0.0, hi=0.0), T(lo=0.0, hi=0.0)),
+        Case(T(2, 2, 3), T(2, lo=0.0, hi=0.0), T(2, lo=0.0, hi=0.0)),
     )
 
-    def shape(a: Expr, **attrs: Any) -> tuple[int, ...]:
+    def shape(a: Expr, rtol: Expr, atol: Expr) -> tuple[int, ...]:
         return (*a.shape[:-2], a.shape[-1], a.shape[-2])
 
-    def vjp(g: Expr, out: Expr, a: Expr, **attrs: Any) -> Any:
+    def vjp(g: Expr, out: Expr, a: Expr, rtol: Expr, atol: Expr) -> Any:
         across, g_across = flipped(out), flipped(g)
         onto = matmul(a, out)
         left = identity_like(onto) - onto
@@ -475,7 +478,7 @@ class pseudoinverse(Library):
         right = identity_like(within) - within
         result = -matmul(across, matmul(g, across))
         result = result + matmul(left, matmul(g_across, matmul(out, across)))
-        return (result + matmul(across, matmul(out, matmul(g_across, right))),)
+        return result + matmul(across, matmul(out, matmul(g_across, right))), None, None
 
 
 @composite(
@@ -486,15 +489,20 @@ class pseudoinverse(Library):
 )
 def linalg_pinv(
     A: Expr, rcond: float | None = None, hermitian: bool = False, *,
-    atol: float | None = None, rtol: float | None = None,
+    atol: float | Expr | None = None, rtol: float | Expr | None = None,
 ) -> Expr:  # fmt: skip
     """Moore-Penrose inverse; singular values below max(atol, rtol * largest) count as 0."""
     matrix("linalg.pinv", A)
     relative = rcond if rtol is None else rtol
     if relative is None:
         eps = float(np.finfo(A.dtype.numpy).eps)
-        relative = 0.0 if atol else eps * max(A.shape[-2:])
-    return pseudoinverse(A, rtol=float(relative), atol=float(atol or 0.0), hermitian=hermitian)
+        relative = 0.0 if atol is not None else eps * max(A.shape[-2:])
+    batch = A.shape[:-2]
+    bounds = [
+        expand(cast_to(b, A.dtype) if isinstance(b, Expr) else constant(float(b), A.dtype), batch)
+        for b in (relative, 0.0 if atol is None else atol)
+    ]
+    return pseudoinverse(A, *bounds)
 
 
 class LeastSquares(NamedTuple):
@@ -510,23 +518,34 @@ def _ref_lstsq(a: np.ndarray, b: np.ndarray, rcond: Any = None, *, driver: Any =
     vector = b.ndim == 1 or (a.ndim - 1 == b.ndim and b.shape == a.shape[:-1])
     right = b[..., None] if vector else b
     x = np.linalg.pinv(a) @ right
-    squares = np.sum((a @ x - right) ** 2, axis=-2)
-    if a.shape[-2] <= a.shape[-1]:
-        squares = np.zeros(0, a.dtype)
-    rank = np.linalg.matrix_rank(a)
-    solution = x[..., 0] if vector else x
-    return solution, squares, np.asarray(rank), np.zeros(0, a.dtype)
+    none = np.zeros(0, a.dtype)
+    residuals, rank, values = none, np.asarray(np.linalg.matrix_rank(a)), none
+    if driver in ("gels", "gelsd", "gelss") and a.shape[-2] > a.shape[-1]:
+        residuals = np.sum((a @ x - right) ** 2, axis=-2)
+    if driver == "gels":
+        rank = np.zeros(0, np.int64)
+    if driver in ("gelsd", "gelss"):
+        values = np.linalg.svd(a, compute_uv=False)
+    return x[..., 0] if vector else x, residuals, rank, values
 
 
 @composite(
     ref=_ref_lstsq,
-    samples=(Case(T(4, 2), T(4, 3)), Case(T(2, 4), T(2, 1)), Case(T(2, 4, 3), T(2, 4, 2))),
+    samples=(
+        Case(T(4, 2), T(4, 3)),
+        Case(T(2, 4), T(2, 1)),
+        Case(T(2, 4, 3), T(2, 4, 2), driver="gelsd"),
+    ),
     errors=(Case(T(4, 2), T(3, 1), match="input.size"),),
 )
 def linalg_lstsq(
     A: Expr, B: Expr, rcond: float | None = None, *, driver: str | None = None
 ) -> LeastSquares:
-    """Least squares solution for matrices of full rank; of least norm for wide ones."""
+    """Least squares solution for matrices of full rank, by QR; of least norm for wide ones.
+
+    As in torch, ``driver`` decides what else is computed: residuals by "gels", "gelsd" and "gelss",
+    the rank by all but "gels", singular values by "gelsd" and "gelss".
+    """
     matrix("linalg.lstsq", A)
     floating("linalg.lstsq", A, B)
     vector = B.ndim == 1 or (A.ndim - 1 == B.ndim and B.shape == A.shape[:-1])
@@ -543,11 +562,15 @@ def linalg_lstsq(
     else:
         q, r = linalg_qr(flipped(A))
         x = matmul(q, linalg_solve_triangular(flipped(r), b, upper=False))
-    empty = reshape(part(reshape(A, (A.size,)), 0, 0, 0), (0,))
-    difference = matmul(A, x) - b
-    residuals = sum(difference * difference, -2) if m > n else empty
+    residuals = values = full(0.0, (0,), A.dtype)
+    if driver in ("gels", "gelsd", "gelss") and m > n:
+        difference = matmul(A, x) - b
+        residuals = sum(difference * difference, -2)
+    if driver in ("gelsd", "gelss"):
+        values = linalg_svdvals(A)
+    rank = full(0, (0,), dtypes.int64) if driver == "gels" else linalg_matrix_rank(A)
     solution = reshape(x, x.shape[:-1]) if vector else x
-    return LeastSquares(solution, residuals, linalg_matrix_rank(A), empty)
+    return LeastSquares(solution, residuals, rank, values)
 
 
 @composite(

@@ -1,16 +1,18 @@
-"""Systems of equations: Cholesky factors, triangular and general solves, inverses, powers.
+"""Systems of equations: Cholesky factors, triangular and general solves, inverses.
 
 Values come from LAPACK through NumPy and SciPy, batched; each routine is the ``ref`` of its op.
 Derivatives are written with the same ops, so they can be taken again. Names carry torch's
 ``linalg_`` prefix here; `symgrad.linalg` drops it. Determinants are in
-`symgrad.ops.determinants`, decompositions in `symgrad.ops.decompositions`. Start reading at
+`symgrad.ops.determinants`, decompositions in `symgrad.ops.decompositions`, powers and the
+exponential in `symgrad.ops.powers`. Start reading at
 `triangular`, then `cholesky_factor`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +22,7 @@ from symgrad.op import Case, Library, T, broadcast_shapes, composite, op
 from symgrad.ops.arithmetic import eq, keep
 from symgrad.ops.contract import flipped, matmul
 from symgrad.ops.layout import axis_index
-from symgrad.ops.movement import expand, full, permute, reshape
+from symgrad.ops.movement import diagonal, expand, full, permute, reshape
 from symgrad.ops.reduce import count_of, part
 
 # -- checks and shapes ------------------------------------------------------------------
@@ -91,7 +93,8 @@ def batch_element(shape: tuple[int, ...], number: int) -> str:
 
 def as_matrices(a: np.ndarray) -> np.ndarray:
     """A batch of any rank as a batch of rank one."""
-    return a.reshape(-1, *a.shape[-2:])
+    count = math.prod(a.shape[:-2])
+    return a.reshape(count, *a.shape[-2:])
 
 
 def with_common_batch(name: str, a: Expr, b: Expr) -> tuple[Expr, Expr]:
@@ -337,6 +340,37 @@ def cholesky_inverse(L: Expr, upper: bool = False) -> Expr:
     return cholesky_solve(identity_like(L), L, upper)
 
 
+class TriangularSolution(NamedTuple):
+    """Solution of a triangular system, and its matrix."""
+
+    solution: Expr
+    cloned_coefficient: Expr
+
+
+def _ref_triangular_solve(
+    b: np.ndarray, a: np.ndarray, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+) -> Any:
+    m = np.swapaxes(a, -1, -2) if transpose else a
+    return _ref_solve_triangular(m, b, upper=upper != transpose, unitriangular=unitriangular), a
+
+
+@composite(
+    ref=_ref_triangular_solve,
+    samples=(
+        Case(T(3, 2), T(3, 3, make=dominant)),
+        Case(T(2, 3, 2), T(3, 3, make=dominant), False, True),
+    ),
+)
+def triangular_solve(
+    b: Expr, A: Expr, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+) -> TriangularSolution:
+    """Solution of A X = b (or A' X = b) for triangular A, and A."""
+    m, high = (flipped(A), not upper) if transpose else (A, upper)
+    return TriangularSolution(
+        linalg_solve_triangular(m, b, upper=high, unitriangular=unitriangular), A
+    )
+
+
 # -- general systems --------------------------------------------------------------------
 
 
@@ -488,97 +522,10 @@ def linalg_inv(A: Expr) -> Expr:
     return inverse_matrix(A, check=True)
 
 
-# -- powers -----------------------------------------------------------------------------
-
-
 @composite(
-    ref=np.linalg.matrix_power,
-    samples=(Case(T(3, 3), 3), Case(T(2, 3, 3), 0), Case(T(2, 2, make=dominant), -2)),
-    errors=(Case(T(2, 3), 2, match="must be batches of square matrices"),),
-    aliases=("matrix_power",),
+    ref=lambda a, *, offset=0, dim1=-2, dim2=-1: np.diagonal(a, offset, dim1, dim2),
+    samples=(Case(T(3, 4)), Case(T(2, 3, 3), offset=1), Case(T(3, 3, 2), dim1=0, dim2=1)),
 )
-def linalg_matrix_power(A: Expr, n: int) -> Expr:
-    """Integer power of square matrices, by repeated squaring."""
-    square("linalg.matrix_power", A)
-    if n == 0:
-        return identity_like(A)
-    power = A if n > 0 else linalg_inv(A)
-    left = abs(n)
-    result: Expr | None = None
-    while left:
-        if left & 1:
-            result = power if result is None else matmul(result, power)
-        left >>= 1
-        if left:
-            power = matmul(power, power)
-    assert result is not None
-    return result
-
-
-def _ref_exponential(a: np.ndarray) -> np.ndarray:
-    from scipy.linalg import expm
-
-    return np.asarray(expm(a)).astype(a.dtype) if a.size else a
-
-
-def _ref_exponential_derivative(a: np.ndarray, *directions: np.ndarray) -> np.ndarray:
-    n = a.shape[-1]
-    count = len(directions)
-    blocks = 1 << count
-    whole = np.zeros((*a.shape[:-2], blocks * n, blocks * n), a.dtype)
-    for k in range(blocks):
-        rows = slice(k * n, k * n + n)
-        whole[..., rows, rows] = a
-        for bit, x in enumerate(directions):
-            if not k >> bit & 1:
-                other = (k | 1 << bit) * n
-                whole[..., rows, other : other + n] = x
-    return _ref_exponential(whole)[..., :n, -n:]
-
-
-@op
-class exponential_derivative(Library):
-    """Mixed directional derivative of the matrix exponential: arguments A, X1, ..., Xm.
-
-    It is the corner block of the exponential of a matrix of 2**m blocks (Higham and Relton 2014,
-    "Higher order Fréchet derivatives of matrix functions"). Linear in each direction, and its
-    adjoints are derivatives at the transposed arguments.
-    """
-
-    public = False
-    eager_check = False
-    ref = _ref_exponential_derivative
-    samples = (
-        Case(T(3, 3, lo=-1.0, hi=1.0), T(3, 3)),
-        Case(T(2, 2, 2, lo=-1.0, hi=1.0), T(2, 2, 2), T(2, 2, 2)),
-    )
-
-    def shape(a: Expr, *directions: Expr) -> tuple[int, ...]:
-        return a.shape
-
-    def vjp(g: Expr, out: Expr, a: Expr, *directions: Expr) -> Any:
-        across = [flipped(x) for x in directions]
-        at = flipped(a)
-        passed = [exponential_derivative(at, *across, g)]
-        for place in range(len(across)):
-            others = [*across[:place], g, *across[place + 1 :]]
-            passed.append(exponential_derivative(at, *others))
-        return tuple(passed)
-
-
-@op
-class linalg_matrix_exp(Library):
-    """Exponential of square matrices."""
-
-    aliases = ("matrix_exp",)
-    eager_check = False
-    ref = _ref_exponential
-    samples = (Case(T(3, 3, lo=-1.0, hi=1.0)), Case(T(2, 2, 2, lo=-1.0, hi=1.0)))
-    errors = (Case(T(2, 3), match="must be batches of square matrices"),)
-
-    def shape(A: Expr) -> tuple[int, ...]:
-        square("linalg.matrix_exp", A)
-        return A.shape
-
-    def vjp(g: Expr, out: Expr, A: Expr) -> Any:
-        return (exponential_derivative(flipped(A), g),)
+def linalg_diagonal(A: Expr, *, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Expr:
+    """Diagonals of matrices, as a view."""
+    return diagonal(A, offset, dim1, dim2)

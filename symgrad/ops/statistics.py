@@ -438,7 +438,7 @@ def _ref_cov(x: np.ndarray, *, correction: int = 1, fweights: Any = None, aweigh
 
 @composite(
     ref=_ref_cov,
-    samples=(Case(T(3, 5)), Case(T(5)), Case(T(3, 5), correction=0)),
+    samples=(Case(T(3, 5)), Case(T(5)), Case(T(1, 5)), Case(T(3, 5), correction=0)),
     errors=(Case(T(2, 3, 4), match="expected input to have two or fewer dimensions"),),
 )
 def cov(
@@ -475,7 +475,7 @@ def cov(
         freedom = total - float(correction) * (1.0 if aweights is None else spread)
         freedom = where(freedom > 0, freedom, 0.0)
     result = matmul(scaled, permute(centred, (1, 0))) / freedom
-    return reshape(result, ()) if input.ndim < 2 else result
+    return reshape(result, ()) if result.size == 1 else result
 
 
 @composite(ref=lambda x: np.asarray(np.corrcoef(x)).astype(x.dtype), samples=(Case(T(3, 5)), Case(T(5))))
