@@ -15,6 +15,7 @@ depends on another. Start reading at `schedule`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from symgrad.op import CONSTANT
@@ -390,7 +391,7 @@ def schedule(graph: Graph) -> Schedule:
         if n.op.family == "library" or (n.op.family == "index" and not n.op.reads):
             at_level(level, Routine(n))
         elif n.op.family == "contract" and not is_vector_product(n):
-            at_level(level, _product(n, storage.is_loaded))
+            at_level(level, _product(n, partial(storage.is_loaded_in, segment=segment)))
         else:
             if n.op.family == "movement" and n.op.bounded and any(s != 1 for s in n.attrs[2]):
                 level = place(_constant_item(n, 0), level, segment) + 1
