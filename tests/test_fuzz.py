@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from symgrad.dtypes import float32, float64
-from symgrad.testing import cut_finely, same_bits, threaded
+from symgrad.testing import cut_finely, in_segments, same_bits, threaded
 from symgrad.testing.programs import (
     as_whole,
     node_by_node,
@@ -26,7 +26,13 @@ def check(seed):
     expected = result_only(program)
     with cut_finely(), threaded(2):
         in_threads = result_only(program)
+    with in_segments():
+        segments = as_whole(program)[len(program.values) - 1 :]
+    with in_segments(5):
+        short_segments = result_only(program)
     ways = {
+        "segments": segments,
+        "short segments": short_segments,
         "all values wanted": as_whole(program)[len(program.values) - 1 :],
         "chunks and threads": in_threads,
         "with looks": with_looks(program, rng),

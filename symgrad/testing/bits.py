@@ -17,7 +17,7 @@ from symgrad.op import input_node
 from symgrad.ops.arithmetic import add, mul, where
 from symgrad.ops.movement import flip, narrow_step, permute
 from symgrad.ops.reduce import sum as total
-from symgrad.testing.evaluator import cut_finely, run, same_bits, threaded
+from symgrad.testing.evaluator import cut_finely, in_segments, run, same_bits, threaded
 from symgrad.testing.samples import Subject, call, draw, nodes
 
 Way = Callable[[], list[np.ndarray]]
@@ -89,6 +89,11 @@ def ways(
         with cut_finely():
             return run(outputs())
 
+    def segmented() -> list[np.ndarray]:
+        with in_segments(3):
+            made = outputs()
+            return run([*made, *consumers(made)])[: len(made)]
+
     def in_threads() -> list[np.ndarray]:
         with cut_finely(), threaded(2):
             return run(outputs())
@@ -96,6 +101,7 @@ def ways(
     yield "with users", with_users
     yield "chunks", in_chunks
     yield "threads", in_threads
+    yield "segments", segmented
     if thorough:
         yield "inline", lambda: run(outputs(), inline=True)
         for name, view in VIEWS.items():
