@@ -69,16 +69,17 @@ class Rewriter:
 
     def _gathered(self) -> set[Term]:
         """Single-use sums within sums and products within products: read by their users."""
-        found: set[Term] = set()
+        summed: set[Term] = set()
+        multiplied: set[Term] = set()
         for t in reversed(self.order):
-            inner: tuple[Term, ...] = ()
-            if t.head == "sum" or (t in found and _is_negation(t)):
-                inner = tuple(a for a in t.args if a.head == "sum" or _is_negation(a))
+            if t.head == "sum" or t in summed:
+                inner = [a for a in t.args if a.head == "sum" or _is_negation(a)]
+                summed.update(a for a in inner if self.uses[a] == 1)
             elif t.head == "product":
                 pairs = zip(t.args, t.data[1], strict=True)
-                inner = tuple(a for a, e in pairs if a.head == "product" and _whole(e))
-            found.update(a for a in inner if self.uses[a] == 1)
-        return found
+                inner = [a for a, e in pairs if a.head == "product" and _whole(e)]
+                multiplied.update(a for a in inner if self.uses[a] == 1)
+        return summed | multiplied
 
     # -- sums ---------------------------------------------------------------------------
 
