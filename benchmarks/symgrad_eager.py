@@ -160,6 +160,11 @@ def rosenbrock(inp):
     return with_gradient(lambda x: maths.rosenbrock(Names, x))(1), [inp["x"]], 1
 
 
+def rosenbrock_hessian(inp):
+    hessian = sg.func.hessian(lambda x: maths.rosenbrock(Names, x))
+    return lambda x: (hessian(x),), [inp["x"]], 0
+
+
 def lennard_jones(inp):
     def outputs(X, eye):
         energy = maths.lennard_jones(Names, X, eye)
@@ -179,12 +184,12 @@ def lennard_jones_hvp(inp):
 def arm(inp):
     constants = [sg.tensor(inp[k]) for k in ("A", "B", "lower", "shift")]
 
-    def outputs(s):
+    def dynamics(s):
         a = maths.arm_array(Names, s, *constants)
-        rows = [grad(a[k], s, retain_graph=True)[0] for k in range(a.shape[0])]
-        return a, sg.stack(rows)
+        return a, a
 
-    return outputs, [inp["s"]], 1
+    jacobian = sg.func.jacrev(dynamics, has_aux=True)
+    return lambda s: jacobian(s)[::-1], [inp["s"]], 0
 
 
 def mixture(inp):
@@ -214,6 +219,17 @@ def lstm(inp):
         return maths.lstm_loop(Names, main, extra, hidden, cell, seq)
 
     return with_gradient(loss)(2), [inp[k] for k in ("main", "extra", "hidden", "cell", "seq")], 2
+
+
+def hand(inp):
+    model = {k: sg.tensor(v) if hasattr(v, "shape") else v for k, v in inp["model"].items()}
+
+    def errors(theta):
+        e = maths.hand(Names, theta, model)
+        return e, e
+
+    jacobian = sg.func.jacfwd(errors, has_aux=True)
+    return lambda theta: jacobian(theta)[::-1], [inp["theta"]], 0
 
 
 def transformer(inp):
@@ -267,12 +283,14 @@ W3_hvp = eager(logistic_hvp)
 W4 = eager(mlp)
 W5 = eager(pinn)
 W6_grad = eager(rosenbrock)
+W6_hess = eager(rosenbrock_hessian)
 W7_force = eager(lennard_jones)
 W7_hvp = eager(lennard_jones_hvp)
 W8 = eager(arm)
 W9_small = W9_large = eager(mixture)
 W10 = eager(adjustment)
 W11 = eager(lstm)
+W12 = eager(hand)
 W13 = eager(transformer)
 W14 = eager(process)
 W15 = eager(orders)
