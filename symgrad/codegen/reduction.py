@@ -19,10 +19,16 @@ from symgrad.codegen.lowering import Lowering, is_float
 from symgrad.schedule.nest import Output
 
 if TYPE_CHECKING:
-    from symgrad.codegen.loops import LoopEmitter
+    from symgrad.codegen.loops import Loop, LoopEmitter
 
 DEPTH = 48
 """Levels of the tree over units: more than any array can need."""
+
+TILE = 128
+"""Elements of the vector axis that are reduced together when lanes run along a kept axis."""
+
+# Loop variables besides the nest's axes.
+UNITS, TILES = -1000, -2000
 
 State = tuple[Val, ...]
 
@@ -149,18 +155,29 @@ def _half(f: Function, x: Val, start: int, count: int) -> Val:
 
 
 class UnitTree:
-    """The binary tree over units, as a stack with one pending partial result per level."""
+    """The binary tree over units, as a stack with one pending partial result per level.
 
-    def __init__(self, f: Function, combine: Combine, width: int) -> None:
+    With several `columns` there is a tree for each: a block of vectors that are reduced together.
+    """
+
+    def __init__(self, f: Function, combine: Combine, width: int, columns: int = 1) -> None:
         self.f = f
         self.combine = combine
         self.width = width
-        self.stacks = [f.alloca(kind, width, DEPTH) for kind in combine.kinds()]
+        self.columns = columns
+        self.column: Val = constant("i64", 0)
+        self.stacks = [f.alloca(kind, width, DEPTH * columns) for kind in combine.kinds()]
+
+    def _address(self, stack: Val, level: Val, kind: str) -> Val:
+        f = self.f
+        place = level
+        if self.columns > 1:
+            place = f.add(f.mul(level, constant("i64", self.columns)), self.column)
+        return f.gep(stack, place, kind, self.width)
 
     def _get(self, level: Val) -> State:
-        f = self.f
         return tuple(
-            f.load(f.gep(stack, level, kind, self.width), kind, self.width)
+            self.f.load(self._address(stack, level, kind), kind, self.width)
             for stack, kind in zip(self.stacks, self.combine.kinds(), strict=True)
         )
 
@@ -188,7 +205,7 @@ class UnitTree:
             f.set_phi(phi, [(first, origin), (later, end)])
         f.start(leave)
         for stack, value in zip(self.stacks, carried, strict=True):
-            f.store(value[0], f.gep(stack, level[0], value[0].kind, self.width))
+            f.store(value[0], self._address(stack, level[0], value[0].kind))
 
     def total(self, units: Val) -> State:
         """Join what is pending after `units` units, shortest runs first."""
@@ -234,6 +251,7 @@ class Reduction:
     def __init__(self, emitter: LoopEmitter) -> None:
         self.e = emitter
         self.f = emitter.f
+        self.tile: tuple[Val, Val]
         self.reduced: list[tuple[int, Output, Combine]] = []
         self.stored: list[tuple[int, Output]] = []
         for place, output in enumerate(emitter.nest.outputs):
@@ -251,41 +269,78 @@ class Reduction:
         e, f, layout = self.e, self.f, self.e.layout
         axis = e.nest.axis
         size = e.parameter(("size", axis))
-        unit = constant("i64", UNIT)
-        units = f.udiv(f.add(size, constant("i64", UNIT - 1)), unit)
-        outer = [a for a in layout.order if a != axis]
-        opened = []
+        units = f.udiv(f.add(size, constant("i64", UNIT - 1)), constant("i64", UNIT))
         unit_loop = None
+        opened = []
         if layout.split:
             first, last = e.chunk_range(units)
-            unit_loop = e.open(-1000, first, last, 1)
-        for place, a in enumerate(outer):
-            start: Val = constant("i64", 0)
-            end = e.parameter(("size", a))
+            unit_loop = e.open(UNITS, first, last, 1)
+        tiled = layout.mode == "outer"
+        start, end = constant("i64", 0), size
+        for place, a in enumerate(a for a in layout.order if a != axis):
+            start, end = constant("i64", 0), e.parameter(("size", a))
             if place == 0 and not layout.split:
                 start, end = e.chunk_range(end)
-            opened.append(e.open(a, start, end, e.width if a == layout.vector else 1))
-            if a == layout.vector:
-                e.set_lane_mask(end)
-        lanes = e.width if layout.mode == "outer" else 1
-        trees = [UnitTree(f, c, lanes) for _, _, c in self.reduced]
+            step = TILE if tiled and a == layout.vector else 1
+            opened.append(e.open(TILES if step == TILE else a, start, end, step))
+        if tiled:
+            start = opened[-1].iv
+            stop = f.add(start, constant("i64", TILE))
+            self.tile = (start, f.select(f.icmp("slt", stop, end), stop, end))
+        columns = TILE // e.width if tiled else 1
+        trees = [
+            UnitTree(f, c, e.width if tiled else 1, columns) for _, _, c in self.reduced
+        ]
+        if unit_loop is None:
+            unit_loop = e.open(UNITS, constant("i64", 0), units, 1)
+        self._unit(unit_loop.iv, units, size, trees)
         if not layout.split:
-            unit_loop = e.open(-1000, constant("i64", 0), units, 1)
-        assert unit_loop is not None
-        partials = self._unit(unit_loop.iv, size)
-        if layout.split:
-            self._store_partials(unit_loop.iv, units, partials)
-            for loop in reversed(opened):
-                e.close(loop)
             e.close(unit_loop)
-            return
-        for tree, partial in zip(trees, partials, strict=True):
-            tree.push(unit_loop.iv, partial)
-        e.close(unit_loop)
-        for tree, (place, output, combine) in zip(trees, self.reduced, strict=True):
-            self._store_result(place, output, combine, tree.total(units))
+            self._results(units, trees)
         for loop in reversed(opened):
             e.close(loop)
+        if layout.split:
+            e.close(unit_loop)
+
+    def _unit(self, unit: Val, units: Val, size: Val, trees: list[UnitTree]) -> None:
+        """The partial results of one unit, into the trees or into scratch."""
+        f = self.f
+        start = f.mul(unit, constant("i64", UNIT))
+        stop = f.add(start, constant("i64", UNIT))
+        stop = f.select(f.icmp("slt", stop, size), stop, size)
+        if self.e.layout.mode == "inner":
+            self._finish_unit(unit, units, self._unit_in_lanes(start, stop, size), trees)
+        else:
+            self._unit_in_rows(unit, units, start, stop, trees)
+
+    def _finish_unit(
+        self, unit: Val, units: Val, partials: list[State], trees: list[UnitTree]
+    ) -> None:
+        if self.e.layout.split:
+            self._store_partials(unit, units, partials)
+            return
+        for tree, partial in zip(trees, partials, strict=True):
+            tree.push(unit, partial)
+
+    def _results(self, units: Val, trees: list[UnitTree]) -> None:
+        if self.e.layout.mode == "inner":
+            for tree, (place, output, combine) in zip(trees, self.reduced, strict=True):
+                self._store_result(place, output, combine, tree.total(units))
+            return
+        loop, column = self._open_columns()
+        for tree, (place, output, combine) in zip(trees, self.reduced, strict=True):
+            tree.column = column
+            self._store_result(place, output, combine, tree.total(units))
+        self.e.close(loop)
+
+    def _open_columns(self) -> tuple[Loop, Val]:
+        """A loop over the vectors of the tile; also the vector's number in it."""
+        e, f = self.e, self.f
+        start, stop = self.tile
+        loop = e.open(e.layout.vector, start, stop, e.width)
+        e.set_lane_mask(stop)
+        column = f.udiv(f.sub(loop.iv, start), constant("i64", e.width))
+        return loop, column
 
     def _store_result(self, place: int, output: Output, combine: Combine, state: State) -> None:
         value = combine.result(state)
@@ -320,15 +375,6 @@ class Reduction:
                     f.store(part, f.gep(room, f.add(f.mul(offset, units), unit), kind))
 
     # -- one unit ---------------------------------------------------------------------
-
-    def _unit(self, unit: Val, size: Val) -> list[State]:
-        f = self.f
-        start = f.mul(unit, constant("i64", UNIT))
-        stop = f.add(start, constant("i64", UNIT))
-        stop = f.select(f.icmp("slt", stop, size), stop, size)
-        if self.e.layout.mode == "inner":
-            return self._unit_in_lanes(start, stop, size)
-        return self._unit_in_rows(start, stop)
 
     def _operands(self, output: Output) -> tuple[tuple[Val, ...], Val | None]:
         e = self.e
@@ -375,25 +421,40 @@ class Reduction:
             results.append(fold(f, combine, whole))
         return results
 
-    def _unit_in_rows(self, start: Val, stop: Val) -> list[State]:
-        """16 rows of accumulators in memory; vector lanes run along a kept axis."""
+    def _unit_in_rows(
+        self, unit: Val, units: Val, start: Val, stop: Val, trees: list[UnitTree]
+    ) -> None:
+        """16 rows of accumulators in memory; vector lanes run along a kept axis, tile by tile.
+
+        The rows of a tile are walked one after the other, so that memory is read in order.
+        """
         e, f = self.e, self.f
-        rows = []
-        for _, _, combine in self.reduced:
-            memory = [f.alloca(kind, e.width, LANES) for kind in combine.kinds()]
+        columns = TILE // e.width
+        rows = [
+            [f.alloca(kind, e.width, LANES * columns) for kind in combine.kinds()]
+            for _, _, combine in self.reduced
+        ]
+
+        def place(room: Val, row: Val, column: Val, kind: str) -> Val:
+            at = f.add(f.mul(row, constant("i64", columns)), column)
+            return f.gep(room, at, kind, e.width)
+
+        loop, column = self._open_columns()
+        for (_, _, combine), memory in zip(self.reduced, rows, strict=True):
             for row in range(LANES):
                 for room, value in zip(memory, combine.start(e.width), strict=True):
-                    f.store(value, f.gep(room, constant("i64", row), value.kind, e.width))
-            rows.append(memory)
-        loop = e.open(e.nest.axis, start, stop, 1)
+                    f.store(value, place(room, constant("i64", row), column, value.kind))
+        e.close(loop)
+        along = e.open(e.nest.axis, start, stop, 1)
+        row_number = f.urem(f.urem(along.iv, constant("i64", UNIT)), constant("i64", LANES))
+        loop, column = self._open_columns()
         e.instructions()
-        for place, output in self.stored:
-            e.store(place, output, e.values[output.insts[0]])
-        row_number = f.and_(f.urem(e.variables[e.nest.axis], constant("i64", UNIT)), constant("i64", LANES - 1))
+        for number, output in self.stored:
+            e.store(number, output, e.values[output.insts[0]])
         for (_, output, combine), memory in zip(self.reduced, rows, strict=True):
             operands, position = self._operands(output)
             addresses = [
-                f.gep(room, row_number, kind, e.width)
+                place(room, row_number, column, kind)
                 for room, kind in zip(memory, combine.kinds(), strict=True)
             ]
             state = tuple(
@@ -404,11 +465,14 @@ class Reduction:
             ):
                 f.store(value, address)
         e.close(loop)
-        results = []
-        for (_, _, combine), memory in zip(self.reduced, rows, strict=True):
+        e.close(along)
+        loop, column = self._open_columns()
+        partials = []
+        for tree, (_, _, combine), memory in zip(trees, self.reduced, rows, strict=True):
+            tree.column = column
             states = [
                 tuple(
-                    f.load(f.gep(room, constant("i64", row), kind, e.width), kind, e.width)
+                    f.load(place(room, constant("i64", row), column, kind), kind, e.width)
                     for room, kind in zip(memory, combine.kinds(), strict=True)
                 )
                 for row in range(LANES)
@@ -417,8 +481,9 @@ class Reduction:
             while half > 1:
                 half //= 2
                 states = [combine.join(states[k], states[k + half]) for k in range(half)]
-            results.append(states[0])
-        return results
+            partials.append(states[0])
+        self._finish_unit(unit, units, partials, trees)
+        e.close(loop)
 
     # -- running ----------------------------------------------------------------------
 

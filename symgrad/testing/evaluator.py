@@ -1,8 +1,8 @@
 """Programs that run again at other points, and the ways to run one that must not change its bits.
 
 One structure, `Evaluator`: a program built once from nodes, called with arrays in place of the
-values of its input leaves; nothing is stored on the nodes. `cut_finely` and `threaded` force
-many chunks and the thread pool on programs too small to get them by themselves.
+values of its input leaves; nothing is stored on the nodes. `cut_finely`, `in_segments` and
+`threaded` force chunks, segments and the thread pool on programs too small to get them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from symgrad.codegen import build, layout, pool
 from symgrad.codegen.plan import Launch
 from symgrad.expr import Expr, ancestors
 from symgrad.runtime import array_of, build_recipe, pending
+from symgrad.schedule import program
 
 
 class Evaluator:
@@ -49,8 +50,7 @@ class Evaluator:
 
     def __call__(self, arrays: Sequence[np.ndarray] = ()) -> list[np.ndarray]:
         inputs = tuple([s if isinstance(s, np.ndarray) else arrays[s] for s in self._sources])
-        made = self._recipe.program.run(inputs)
-        return [inputs[k] if is_input else made[k] for is_input, k in self._recipe.results]
+        return self._recipe.run(inputs)[0]
 
     def llvm(self) -> str:
         """The IR of the program's kernels."""
@@ -71,6 +71,17 @@ def cut_finely(nanoseconds: float = 1.0) -> Iterator[None]:
         yield
     finally:
         layout.CHUNK_NS = before
+
+
+@contextmanager
+def in_segments(length: int = 12) -> Iterator[None]:
+    """Programs built within the block are cut after so many nodes, as long ones are."""
+    before = program.SEGMENT
+    program.SEGMENT = length
+    try:
+        yield
+    finally:
+        program.SEGMENT = before
 
 
 @contextmanager
