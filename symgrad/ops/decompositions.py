@@ -1,9 +1,9 @@
-"""Decompositions of matrices: eigenvalues of symmetric ones, QR, singular values; norms of matrices.
+"""Decompositions of matrices: eigenvalues of symmetric ones, and QR.
 
-Routines with several results pack them in one array (`eigh_packed`, `qr_packed`, `svd_packed`);
-the functions with torch's names slice it. Where eigenvalues or singular values coincide,
-derivatives that depend on their difference count as 0 (`_gaps`): right for whatever is a function
-of the matrix at all. Functions of symmetric matrices are recognised by `symgrad.ops.spectral`.
+Routines with several results pack them in one array (`eigh_packed`, `qr_packed`); the functions
+with torch's names slice it. Where eigenvalues coincide, derivatives that depend on their
+difference count as 0 (`gaps`); functions of symmetric matrices, for which that is not enough, are
+recognised by `symgrad.ops.spectral`. Singular values are in `symgrad.ops.singular`.
 Start reading at `eigh_packed`.
 """
 
@@ -13,26 +13,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from symgrad import dtypes
 from symgrad.errors import LinAlgError
 from symgrad.expr import Expr
-from symgrad.op import REGISTRY, Case, Library, T, cast_to, composite, constant, op
-from symgrad.ops.arithmetic import add, keep, ne, where
+from symgrad.op import REGISTRY, Case, Library, T, composite, op
+from symgrad.ops.arithmetic import add, keep, where
 from symgrad.ops.contract import flipped, matmul
 from symgrad.ops.linalg import (
     as_matrices,
     corner,
-    dominant,
-    floating,
     identity_like,
-    linalg_solve_triangular,
     matrix,
     square,
     symmetric,
     triangle,
     triangular,
 )
-from symgrad.ops.movement import embed, expand, full, join_axis, reshape
+from symgrad.ops.movement import embed, expand, join_axis, reshape
 from symgrad.ops.reduce import part, sum
 
 
@@ -54,7 +50,7 @@ def on_diagonal(values: Expr) -> Expr:
     return identity_like(spread) * spread
 
 
-def _gaps(values: Expr, scale: Expr) -> tuple[Expr, Expr]:
+def gaps(values: Expr, scale: Expr) -> tuple[Expr, Expr]:
     """value_j - value_i for row i and column j, 1 where it is only rounding; and where it is not."""
     rows = expand(reshape(values, (*values.shape, 1)), (*values.shape, values.shape[-1]))
     gap = flipped(rows) - rows
@@ -123,7 +119,7 @@ class eigh_packed(Library):
         result = None if g_values is None else as_function(out, g_values)
         if g_vectors is not None:
             inner = matmul(flipped(vectors), g_vectors)
-            gap, apart = _gaps(values, sum(REGISTRY["abs"](values), -1))
+            gap, apart = gaps(values, sum(REGISTRY["abs"](values), -1))
             turned = keep(apart, 0.5 * (inner - flipped(inner)) / gap)
             through = matmul(matmul(vectors, turned), flipped(vectors))
             result = through if result is None else result + through
@@ -236,13 +232,17 @@ class qr_packed(Library):
 
     def vjp(g: Expr, out: Expr, a: Expr, *, complete: bool) -> Any:
         m, n, k = _qr_sizes(a.shape, complete)
-        if k > n:
-            raise RuntimeError(
-                "linalg.qr: The QR decomposition is not differentiable when mode='complete' and nrows "
-                f"> ncols (got {m}x{n}); use mode='reduced'"
-            )
         q, r = _qr_parts(out, a.shape, complete)
         g_q, g_r = _qr_parts(g, a.shape, complete)
+        if k > n:
+            # The columns beyond R's are a basis of what is orthogonal to A, turned by no change of A
+            # within itself: dQ2 = -Q1 (dA R^-1)' Q2.
+            thin, beyond = corner(q, 0, 0, m, n), corner(q, 0, n, m, k - n)
+            upper = corner(r, 0, 0, n, n)
+            result = _qr_pulled(corner(g_q, 0, 0, m, n), corner(g_r, 0, 0, n, n), thin, upper)
+            onto = matmul(flipped(thin), corner(g_q, 0, n, m, k - n))
+            solved = triangular(upper, matmul(onto, flipped(beyond)), upper=True, unit=False)
+            return (result - flipped(solved),)
         if m >= n:
             return (_qr_pulled(g_q, g_r, q, r),)
         # A wide matrix is [X | Y] with X = Q U and R = [U | Q'Y].
@@ -274,7 +274,13 @@ def _qr_parts(packed: Expr, shape: tuple[int, ...], complete: bool) -> QR:
 
 @composite(
     ref=lambda a, mode="reduced": tuple(np.linalg.qr(a, mode)),
-    samples=(Case(T(4, 3)), Case(T(2, 3, 3)), Case(T(2, 3)), Case(T(2, 3), "complete")),
+    samples=(
+        Case(T(4, 3)),
+        Case(T(2, 3, 3)),
+        Case(T(2, 3)),
+        Case(T(2, 3), "complete"),
+        Case(T(3, 2), "complete"),
+    ),
     errors=(Case(T(3), match="must have at least 2 dimensions"),),
 )
 def linalg_qr(A: Expr, mode: str = "reduced") -> QR:
@@ -297,297 +303,3 @@ def linalg_qr(A: Expr, mode: str = "reduced") -> QR:
 def qr(input: Expr, some: bool = True) -> QR:
     """Orthonormal columns Q and upper triangular R with A = Q R."""
     return linalg_qr(input, "reduced" if some else "complete")
-
-
-# -- singular values --------------------------------------------------------------------
-
-
-class SVD(NamedTuple):
-    """Left singular vectors in columns, singular values, right singular vectors in rows."""
-
-    U: Expr
-    S: Expr
-    Vh: Expr
-
-
-class SVDColumns(NamedTuple):
-    """Left singular vectors, singular values, right singular vectors, vectors in columns."""
-
-    U: Expr
-    S: Expr
-    V: Expr
-
-
-def _ref_svd_packed(a: np.ndarray, *, full: bool) -> np.ndarray:
-    try:
-        u, s, vh = np.linalg.svd(a, full_matrices=full)
-    except np.linalg.LinAlgError as error:
-        finite = bool(np.isfinite(a).all())
-        why = (
-            "is ill-conditioned or has too many repeated singular values."
-            if finite
-            else "contained non-finite values."
-        )
-        raise LinAlgError(
-            f"linalg.svd: The algorithm failed to converge because the input matrix {why}"
-        ) from error
-    parts = (u, s[..., None], vh)
-    flat = [m.reshape(*a.shape[:-2], m.shape[-2] * m.shape[-1]) for m in parts]
-    return np.concatenate(flat, axis=-1)
-
-
-def _svd_sizes(shape: tuple[int, ...], full: bool) -> tuple[int, int, int, int, int]:
-    m, n = shape[-2:]
-    k = min(m, n)
-    return m, n, k, m if full else k, n if full else k
-
-
-@op
-class svd_packed(Library):
-    """U, the singular values and V', one after the other along the last axis."""
-
-    public = False
-    attributes = ("full",)
-    ref = _ref_svd_packed
-    samples = (Case(T(3, 3), full=False), Case(T(4, 2), full=False), Case(T(2, 2, 3), full=False))
-
-    def shape(a: Expr, *, full: bool) -> tuple[int, ...]:
-        m, n, k, p, q = _svd_sizes(a.shape, full)
-        return (*a.shape[:-2], m * p + k + q * n)
-
-    def vjp(g: Expr, out: Expr, a: Expr, *, full: bool) -> Any:
-        m, n, k, _, _ = _svd_sizes(a.shape, full)
-        if full and m != n:
-            raise RuntimeError(
-                "linalg.svd: the singular vectors of full_matrices=True have no derivative for "
-                f"matrices that are not square (got {m}x{n}); use full_matrices=False"
-            )
-        u, s, vh = _svd_parts(out, a.shape, False)
-        g_u, g_s, g_vh = _svd_parts(g, a.shape, False)
-        g_v, v = flipped(g_vh), flipped(vh)
-        squares, apart = _gaps(s * s, sum(s * s, -1))
-        left = matmul(flipped(u), g_u)
-        right = matmul(vh, g_v)
-        turned_u = keep(apart, 0.5 * (left - flipped(left)) / squares)
-        turned_v = keep(apart, 0.5 * (right - flipped(right)) / squares)
-        twice = 2.0 * (scaled_columns(turned_u, s) + scaled_rows(turned_v, s))
-        result = matmul(matmul(u, twice + on_diagonal(g_s)), vh)
-        inverse = keep(ne(s, 0), 1.0 / where(ne(s, 0), s, 1.0))
-        if m > k:
-            outside = g_u - matmul(u, left)
-            result = result + matmul(scaled_columns(outside, inverse), vh)
-        if n > k:
-            outside = g_v - matmul(v, right)
-            result = result + matmul(u, flipped(scaled_columns(outside, inverse)))
-        return (result,)
-
-
-def _svd_parts(packed: Expr, shape: tuple[int, ...], full: bool) -> SVD:
-    m, n, k, p, q = _svd_sizes(shape, full)
-    last = packed.ndim - 1
-    batch = packed.shape[:-1]
-    u = reshape(part(packed, last, 0, m * p), (*batch, m, p))
-    s = part(packed, last, m * p, k)
-    return SVD(u, s, reshape(part(packed, last, m * p + k, q * n), (*batch, q, n)))
-
-
-_SVD_SAMPLES = (
-    Case(T(3, 3)),
-    Case(T(4, 2)),
-    Case(T(2, 2, 3)),
-)
-
-
-@composite(
-    ref=lambda a, full_matrices=True, driver=None: tuple(np.linalg.svd(a, full_matrices)),
-    samples=(Case(T(3, 3), False), Case(T(4, 2), False), Case(T(2, 2, 3), full_matrices=False)),
-    errors=(Case(T(3), match="must have at least 2 dimensions"),),
-)
-def linalg_svd(A: Expr, full_matrices: bool = True, *, driver: str | None = None) -> SVD:
-    """Singular value decomposition A = U diag(S) Vh."""
-    matrix("linalg.svd", A)
-    thin = _svd_parts(svd_packed(A, full=False), A.shape, False)
-    if not full_matrices or A.shape[-1] == A.shape[-2]:
-        return thin
-    whole = _svd_parts(svd_packed(A, full=True), A.shape, True)
-    return SVD(whole.U, thin.S, whole.Vh)
-
-
-def _ref_svd(a: np.ndarray, some: bool = True, compute_uv: bool = True) -> Any:
-    u, s, vh = np.linalg.svd(a, full_matrices=not some)
-    return u, s, np.swapaxes(vh, -1, -2)
-
-
-@composite(ref=_ref_svd, samples=(Case(T(3, 3)), Case(T(4, 2)), Case(T(2, 2, 3))))
-def svd(input: Expr, some: bool = True, compute_uv: bool = True) -> SVDColumns:
-    """Singular value decomposition A = U diag(S) V'."""
-    u, s, vh = linalg_svd(input, not some)
-    if not compute_uv:
-        return SVDColumns(u * 0.0, s, flipped(vh) * 0.0)
-    return SVDColumns(u, s, flipped(vh))
-
-
-@composite(
-    ref=lambda a, driver=None: np.linalg.svd(a, compute_uv=False),
-    samples=_SVD_SAMPLES,
-    errors=(Case(T(3), match="must have at least 2 dimensions"),),
-)
-def linalg_svdvals(A: Expr, *, driver: str | None = None) -> Expr:
-    """Singular values, in descending order."""
-    matrix("linalg.svdvals", A)
-    return _svd_parts(svd_packed(A, full=False), A.shape, False).S
-
-
-# -- pseudoinverse and least squares ----------------------------------------------------
-
-
-def _ref_pseudoinverse(a: np.ndarray, rtol: np.ndarray, atol: np.ndarray) -> np.ndarray:
-    u, s, vh = np.linalg.svd(a, full_matrices=False)
-    largest = s.max(axis=-1, initial=0.0, keepdims=True)
-    used = s > np.maximum(rtol[..., None] * largest, atol[..., None])
-    inverse = np.where(used, 1.0 / np.where(used, s, 1.0), 0.0)
-    product = (np.swapaxes(vh, -1, -2) * inverse[..., None, :]) @ np.swapaxes(u, -1, -2)
-    return np.asarray(product).astype(a.dtype)
-
-
-@op
-class pseudoinverse(Library):
-    """Moore-Penrose inverse: arguments A, and per matrix a relative and an absolute bound.
-
-    Singular values below either bound count as 0. The derivative is that at constant rank (Golub
-    and Pereyra 1973).
-    """
-
-    public = False
-    eager_check = False
-    ref = _ref_pseudoinverse
-    samples = (
-        Case(T(3, 3, make=dominant), T(lo=0.0, hi=0.0), T(lo=0.0, hi=0.0)),
-        Case(T(4, 2), T(lo=0.0, hi=0.0), T(lo=0.0, hi=0.0)),
-        Case(T(2, 2, 3), T(2, lo=0.0, hi=0.0), T(2, lo=0.0, hi=0.0)),
-    )
-
-    def shape(a: Expr, rtol: Expr, atol: Expr) -> tuple[int, ...]:
-        return (*a.shape[:-2], a.shape[-1], a.shape[-2])
-
-    def vjp(g: Expr, out: Expr, a: Expr, rtol: Expr, atol: Expr) -> Any:
-        across, g_across = flipped(out), flipped(g)
-        onto = matmul(a, out)
-        left = identity_like(onto) - onto
-        within = matmul(out, a)
-        right = identity_like(within) - within
-        result = -matmul(across, matmul(g, across))
-        result = result + matmul(left, matmul(g_across, matmul(out, across)))
-        return result + matmul(across, matmul(out, matmul(g_across, right))), None, None
-
-
-@composite(
-    ref=lambda a, **k: np.linalg.pinv(a),
-    samples=(Case(T(3, 3, make=dominant)), Case(T(4, 2)), Case(T(2, 2, 3))),
-    errors=(Case(T(3), match="must have at least 2 dimensions"),),
-    aliases=("pinverse",),
-)
-def linalg_pinv(
-    A: Expr, rcond: float | None = None, hermitian: bool = False, *,
-    atol: float | Expr | None = None, rtol: float | Expr | None = None,
-) -> Expr:  # fmt: skip
-    """Moore-Penrose inverse; singular values below max(atol, rtol * largest) count as 0."""
-    matrix("linalg.pinv", A)
-    relative = rcond if rtol is None else rtol
-    if relative is None:
-        eps = float(np.finfo(A.dtype.numpy).eps)
-        relative = 0.0 if atol is not None else eps * max(A.shape[-2:])
-    batch = A.shape[:-2]
-    bounds = [
-        expand(cast_to(b, A.dtype) if isinstance(b, Expr) else constant(float(b), A.dtype), batch)
-        for b in (relative, 0.0 if atol is None else atol)
-    ]
-    return pseudoinverse(A, *bounds)
-
-
-class LeastSquares(NamedTuple):
-    """Solution of a least squares problem, sums of squared residuals, ranks, singular values."""
-
-    solution: Expr
-    residuals: Expr
-    rank: Expr
-    singular_values: Expr
-
-
-def _ref_lstsq(a: np.ndarray, b: np.ndarray, rcond: Any = None, *, driver: Any = None) -> Any:
-    vector = b.ndim == 1 or (a.ndim - 1 == b.ndim and b.shape == a.shape[:-1])
-    right = b[..., None] if vector else b
-    x = np.linalg.pinv(a) @ right
-    none = np.zeros(0, a.dtype)
-    residuals, rank, values = none, np.asarray(np.linalg.matrix_rank(a)), none
-    if driver in ("gels", "gelsd", "gelss") and a.shape[-2] > a.shape[-1]:
-        residuals = np.sum((a @ x - right) ** 2, axis=-2)
-    if driver == "gels":
-        rank = np.zeros(0, np.int64)
-    if driver in ("gelsd", "gelss"):
-        values = np.linalg.svd(a, compute_uv=False)
-    return x[..., 0] if vector else x, residuals, rank, values
-
-
-@composite(
-    ref=_ref_lstsq,
-    samples=(
-        Case(T(4, 2), T(4, 3)),
-        Case(T(2, 4), T(2, 1)),
-        Case(T(2, 4, 3), T(2, 4, 2), driver="gelsd"),
-    ),
-    errors=(Case(T(4, 2), T(3, 1), match="input.size"),),
-)
-def linalg_lstsq(
-    A: Expr, B: Expr, rcond: float | None = None, *, driver: str | None = None
-) -> LeastSquares:
-    """Least squares solution for matrices of full rank, by QR; of least norm for wide ones.
-
-    As in torch, ``driver`` decides what else is computed: residuals by "gels", "gelsd" and "gelss",
-    the rank by all but "gels", singular values by "gelsd" and "gelss".
-    """
-    matrix("linalg.lstsq", A)
-    floating("linalg.lstsq", A, B)
-    vector = B.ndim == 1 or (A.ndim - 1 == B.ndim and B.shape == A.shape[:-1])
-    b = reshape(B, (*B.shape, 1)) if vector else B
-    m, n = A.shape[-2:]
-    if b.shape[-2] != m:
-        raise RuntimeError(
-            f"linalg.lstsq: input.size(-2) should match other.size(-2) (got {A.shape} and {B.shape}); "
-            "transpose or slice one"
-        )
-    if m >= n:
-        q, r = linalg_qr(A)
-        x = linalg_solve_triangular(r, matmul(flipped(q), b), upper=True)
-    else:
-        q, r = linalg_qr(flipped(A))
-        x = matmul(q, linalg_solve_triangular(flipped(r), b, upper=False))
-    residuals = values = full(0.0, (0,), A.dtype)
-    if driver in ("gels", "gelsd", "gelss") and m > n:
-        difference = matmul(A, x) - b
-        residuals = sum(difference * difference, -2)
-    if driver in ("gelsd", "gelss"):
-        values = linalg_svdvals(A)
-    rank = full(0, (0,), dtypes.int64) if driver == "gels" else linalg_matrix_rank(A)
-    solution = reshape(x, x.shape[:-1]) if vector else x
-    return LeastSquares(solution, residuals, rank, values)
-
-
-@composite(
-    ref=lambda a, **k: np.asarray(np.linalg.matrix_rank(a)),
-    samples=(Case(T(3, 3)), Case(T(2, 4, 2))),
-    errors=(Case(T(3), match="must have at least 2 dimensions"),),
-)
-def linalg_matrix_rank(
-    A: Expr, tol: float | None = None, hermitian: bool = False, *,
-    atol: float | None = None, rtol: float | None = None,
-) -> Expr:  # fmt: skip
-    """How many singular values exceed max(atol, rtol * largest), as int64."""
-    values = linalg_svdvals(A)
-    absolute = tol if atol is None else atol
-    if rtol is None:
-        eps = float(np.finfo(A.dtype.numpy).eps)
-        rtol = 0.0 if absolute else eps * max(A.shape[-2:])
-    largest = expand(part(values, values.ndim - 1, 0, 1), values.shape)
-    above = (values > largest * float(rtol)) & (values > float(absolute or 0.0))
-    return sum(cast_to(above, dtypes.int64), -1)

@@ -15,11 +15,11 @@ from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
 from symgrad.op import REGISTRY, Case, T, cast_to, composite
-from symgrad.ops.decompositions import linalg_svdvals
 from symgrad.ops.extrema import amax, amin
 from symgrad.ops.linalg import linalg_inv, matrix, square
 from symgrad.ops.movement import permute, reshape, wrap_dim
 from symgrad.ops.reduce import Dims, keep_dims, numpy_axis, part, sum
+from symgrad.ops.singular import linalg_svdvals
 from symgrad.ops.statistics import norm_over
 
 
