@@ -60,7 +60,10 @@ def test_op_when_arguments_are_batched_then_each_element_is_the_reference(
     nodes: list[Any] = list(case.args)
     rows = [list(case.args) for _ in range(COUNT)]
     inputs, batches = [], []
+    named = {k: leaf(v) if isinstance(v, np.ndarray) else v for k, v in case.attrs.items()}
     for k, a in enumerate(case.args):
+        if isinstance(a, np.ndarray):
+            nodes[k] = leaf(a)
         if not isinstance(a, T):
             continue
         draws = [a.draw(rng, np.dtype(np.float64)) for _ in range(COUNT if k in some else 1)]
@@ -74,7 +77,7 @@ def test_op_when_arguments_are_batched_then_each_element_is_the_reference(
             nodes[k] = leaf(draws[0])
     before, STATE.tracing = STATE.tracing, True
     try:
-        made = function(*nodes, **case.attrs)
+        made = function(*nodes, **named)
     except RuntimeError as error:
         if "traced" not in str(error):
             raise
