@@ -43,6 +43,8 @@ class _Level:
     ----------
     nodes, tangents : lists of Expr
         Dual nodes and what they carry.
+    given : dict
+        The user's tensors of tangents, by the id of their node.
     quiet : list of (int, int)
         Creation numbers between which nodes were recorded with forward mode switched off.
     """
@@ -50,6 +52,7 @@ class _Level:
     def __init__(self) -> None:
         self.nodes: list[Expr] = []
         self.tangents: list[Expr] = []
+        self.given: dict[int, Tensor] = {}
         self.quiet: list[tuple[int, int]] = []
 
     def tangent(self, node: Expr) -> Expr | None:
@@ -191,6 +194,7 @@ def make_dual(tensor: Tensor, tangent: Tensor, *, level: int | None = None) -> T
     dual = Expr(clone, (node,), (), node.shape, node.dtype, node.requires_grad and STATE.grad, node.value)
     current.nodes.append(dual)
     current.tangents.append(t)
+    current.given[id(t)] = tangent
     made = Dual(dual)
     if not tensor._path:
         made._family = Family(tensor.family().storage, dual)
@@ -219,7 +223,13 @@ def unpack_dual(tensor: Tensor, *, level: int | None = None) -> UnpackedDualTens
     originals = [n.args[0] if n.args else n for n in current.nodes]
     (primal,) = replaced([node], current.nodes, originals)
     found = current.tangent(node)
-    return UnpackedDualTensor(Tensor(primal), None if found is None else Tensor(found))
+    if found is None:
+        return UnpackedDualTensor(Tensor(primal), None)
+    own = current.given.get(id(found))
+    # A tangent that is the user's own tensor shares its memory.
+    if own is not None and own.expr() is found:
+        return UnpackedDualTensor(Tensor(primal), own.alias(found, ()))
+    return UnpackedDualTensor(Tensor(primal), Tensor(found))
 
 
 class _set_fwd_grad_enabled:  # noqa: N801
