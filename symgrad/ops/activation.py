@@ -251,7 +251,8 @@ def softshrink(input: Expr, lambd: Number = 0.5) -> Expr:
     """x moved towards 0 by lambd, 0 within."""
     if lambd < 0:
         raise RuntimeError(f"softshrink: lambda must be greater or equal to 0 (got {lambd})")
-    return sub(input, clamp(input, -lambd, lambd))  # type: ignore[no-any-return]
+    moved = sub(input, clamp(input, -lambd, lambd))
+    return where(le(absolute(input), lambd), 0.0, moved)  # type: ignore[no-any-return]
 
 
 def _ref_hardshrink(x: np.ndarray, lambd: Number = 0.5) -> Any:

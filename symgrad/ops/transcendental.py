@@ -338,7 +338,10 @@ class atan(Unary):
 
 @op
 class atan2(Binary):
-    """Angle of the point (x, y), given as atan2(y, x); both signs of zero count."""
+    """Angle of the point (x, y), given as atan2(y, x); both signs of zero count.
+
+    The derivative at the origin is 0, as in torch.
+    """
 
     accepts = "float"
     aliases = ("arctan2",)
@@ -351,7 +354,9 @@ class atan2(Binary):
     def partials(out: Expr, y: Expr, x: Expr) -> Any:
         # Dividing twice by the radius neither overflows nor underflows where x*x + y*y would.
         radius = hypot(y, x)
-        return x / radius / radius, -(y / radius / radius)
+        origin = eq(radius, 0.0)
+        in_y = where(origin, 0.0, x / radius / radius)
+        return in_y, where(origin, 0.0, -(y / radius / radius))
 
     def lower(b: Any, y: Any, x: Any) -> Any:
         return b.math("atan2", y, x)
