@@ -23,6 +23,7 @@ bench: .venv/installed
 .venv/installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	$(BIN)/python -m compileall -q symgrad
 	touch $@
 
 .venv/installed-test: .venv/installed
