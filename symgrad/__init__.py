@@ -50,9 +50,11 @@ from symgrad.autograd import (
     enable_grad,
     inference_mode,
     is_grad_enabled,
+    is_inference_mode_enabled,
     no_grad,
     set_grad_enabled,
 )
+from symgrad.autograd.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled
 from symgrad.compiled import compile as compile
 from symgrad import func, linalg, nn, special
 from symgrad.func import vmap as vmap

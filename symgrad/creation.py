@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -83,6 +84,12 @@ def tensor(
     tensor([1., 2.], requires_grad=True)
     """
     if isinstance(data, Tensor):
+        warnings.warn(
+            "To copy construct from a tensor, it is recommended to use sourceTensor.detach().clone() or "
+            "sourceTensor.detach().clone().requires_grad_(True), rather than tensor(sourceTensor).",
+            UserWarning,
+            stacklevel=2,
+        )
         data = np.array(data.look())
     kind = None if dtype is None else dtypes.as_dtype(dtype)
     return from_array(np.array(_array(data, kind), order="C"), requires_grad, name)

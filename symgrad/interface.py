@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 
-from symgrad import dtypes, ops, runtime, simplify
+from symgrad import dtypes, ops, runtime, simplify  # noqa: F401 (attaches its rules)
 from symgrad.expr import Expr
 from symgrad.op import COMPOSITES, INPUT, REGISTRY, STATE, Composite, cast_to, constant
 from symgrad.ops import index
 from symgrad.ops.alias import clone
 from symgrad.ops.arithmetic import where
-from symgrad.tensor import Barrier, Step, Tensor, from_array
+from symgrad.tensor import WHOLE, Barrier, Step, Tensor, from_array
 
 VIEWS = frozenset(
     "reshape view view_as permute transpose swapaxes swapdims movedim moveaxis t adjoint squeeze "
@@ -69,15 +69,25 @@ class Note:
         return self.other
 
 
+class Group:
+    """The results of one call that gave several: weak references, and whether one has hooks."""
+
+    __slots__ = ("hooked", "members")
+
+    def __init__(self) -> None:
+        self.members: list[Any] = []
+        self.hooked = False
+
+
 class Part:
-    """A node that is one of several results of one call: its note, its number, all the results."""
+    """The note of a node that is one of several results of one call."""
 
-    __slots__ = ("members", "note", "number")
+    __slots__ = ("group", "note", "number")
 
-    def __init__(self, note: Note, number: int, members: list[Any]) -> None:
+    def __init__(self, note: Note, number: int, group: Group) -> None:
         self.note = note
         self.number = number
-        self.members = members
+        self.group = group
 
 
 def wrap(node: Expr) -> Tensor:
@@ -96,7 +106,7 @@ def _settled(node: Expr) -> Expr:
         return node
     if node.serial % RELIEF == 0:
         runtime.relieve(node)
-    for watcher in tuple(_watchers):
+    for watcher in dict.fromkeys(_watchers):
         node = watcher(node)
     return node
 
@@ -184,7 +194,7 @@ def view_call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return call(function, *args, **kwargs)
     base = x.expr()
     result = function(base, *[unwrap(a) for a in args[1:]], **{k: unwrap(v) for k, v in kwargs.items()})
-    return _as_views(x, base, result, name=function.name if isinstance(result, tuple) else "")  # type: ignore[attr-defined]
+    return _as_views(x, base, result, name=getattr(function, "name", ""))
 
 
 UNRECORDED = Barrier(
@@ -223,7 +233,7 @@ def _as_views(x: Tensor, base: Expr, result: Any, number: int = -1, name: str = 
             result = Expr(INPUT, (result,), (), result.shape, result.dtype, True)
         elif result is base:
             result = clone(base)
-            steps = ((clone, ()),)
+            steps = ((WHOLE, ()),)
         if number >= 0:
             steps = (*steps, (_several(name, number), ()))
     return x.alias(result, steps)
@@ -270,7 +280,7 @@ def make_function(name: str, source: Callable[..., Any]) -> Callable[..., Any]:
         result = road(source, *args, **kwargs)
         return result if own else noted(result, more if len(args) > 1 or kwargs else plain)
 
-    return _document(function, name, source)  # type: ignore[no-any-return]
+    return _document(function, name, source)
 
 
 _NAMED_BY_CALL = frozenset({"reshape", "permute", "expand", "swapaxes", "swapdims"})
@@ -284,11 +294,11 @@ def noted(result: Any, note: Note) -> Any:
         if node.requires_grad and (node.meta is None or type(node.meta) is Note):
             node.meta = note
     elif isinstance(result, tuple):
-        members: list[Any] = []
+        group = Group()
         for number, r in enumerate(result):
             if isinstance(r, Tensor) and r._node.requires_grad and r._node.meta is None:
-                members.append(weakref.ref(r._node))
-                r._node.meta = Part(note, number, members)
+                group.members.append(weakref.ref(r._node))
+                r._node.meta = Part(note, number, group)
     return result
 
 
@@ -304,8 +314,8 @@ def _into(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str,
     result = function(*args, **kwargs)
     if out.shape != result.shape:
         out.data = result.to(out.dtype)
-        return out  # type: ignore[no-any-return]
-    return out.write(result.expr())  # type: ignore[no-any-return]
+        return out
+    return out.write(result.expr())
 
 
 def make_in_place(name: str, source: Callable[..., Any]) -> Callable[..., Any]:
@@ -316,9 +326,9 @@ def make_in_place(name: str, source: Callable[..., Any]) -> Callable[..., Any]:
 
     def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         changed = in_place(source, self, *args, **kwargs)
-        return changed if own else noted(changed, note)  # type: ignore[no-any-return]
+        return changed if own else noted(changed, note)
 
-    return _document(method, name, source)  # type: ignore[no-any-return]
+    return _document(method, name, source)
 
 
 FUNCTIONS: dict[str, Callable[..., Any]] = {
@@ -470,7 +480,7 @@ def _to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             wanted = a
     if wanted is None or dtypes.as_dtype(wanted) is self.dtype:
         return self
-    return call(lambda x: cast_to(x, dtypes.as_dtype(wanted)), self)  # type: ignore[no-any-return]
+    return call(lambda x: cast_to(x, dtypes.as_dtype(wanted)), self)
 
 
 def _converter(dtype: dtypes.DType) -> Callable[[Tensor], Tensor]:
@@ -483,7 +493,7 @@ def _converter(dtype: dtypes.DType) -> Callable[[Tensor], Tensor]:
 
 def _clone(self: Tensor) -> Tensor:
     """A copy with its own memory; derivatives flow through."""
-    return call(ops.alias.clone, self)  # type: ignore[no-any-return]
+    return call(ops.alias.clone, self)
 
 
 def _copy(self: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
@@ -553,7 +563,7 @@ def _same(self: Tensor, *_: Any, **__: Any) -> Tensor:
 
 def _where(self: Tensor, condition: Tensor, other: Any) -> Tensor:
     """This tensor where the condition holds, else `other`."""
-    return FUNCTIONS["where"](condition, self, other)  # type: ignore[no-any-return]
+    return FUNCTIONS["where"](condition, self, other)
 
 
 _METHODS: dict[str, Callable[..., Any]] = {

@@ -32,5 +32,6 @@ def tensor_text(t: Tensor) -> str:
     if node.dtype not in usual or (node.dtype is not dtypes.get_default_dtype() and not array.size):
         parts.append(f"dtype={node.dtype!r}")
     if node.requires_grad:
-        parts.append("requires_grad=True" if node.op is INPUT else f"grad_fn={t.grad_fn!r}")
+        made_by = "" if node.op is INPUT else t.grad_fn.name().rpartition("::")[2]
+        parts.append(f"grad_fn=<{made_by}>" if made_by else "requires_grad=True")
     return f"tensor({', '.join(parts)})"

@@ -54,6 +54,13 @@ INFERENCE = "inference"
 """Mark (`Expr.meta`) of nodes made in inference mode."""
 
 
+class SlotReference(weakref.ref["Slot"]):
+    """A leaf's node refers to its slot by this; what the user attached to the tensor outlives it."""
+
+    __slots__ = ("attributes",)
+    attributes: dict[str, Any]
+
+
 class Slot:
     """A leaf's place for its gradient and hooks.
 
@@ -122,13 +129,13 @@ class Family:
 def joined(value: Expr, history: Expr) -> Expr:
     """A node with the value of one and the derivative of the other."""
     if not history.requires_grad:
-        return detach(value) if value.requires_grad else value  # type: ignore[no-any-return]
+        return detach(value) if value.requires_grad else value
     if history.op is INPUT:
         leaf = Expr(INPUT, (value,), (), history.shape, history.dtype, True)
         leaf.meta = history.meta
         return leaf
     with grad_mode(True):
-        return join(value, history)  # type: ignore[no-any-return]
+        return join(value, history)
 
 
 class Barrier:
@@ -170,7 +177,7 @@ class Whole:
     name = "whole"
 
     def __call__(self, x: Expr) -> Expr:
-        return clone(x)  # type: ignore[no-any-return]
+        return clone(x)
 
     def ref(self, x: np.ndarray) -> np.ndarray:
         """The array itself."""
@@ -203,9 +210,9 @@ def put_back(op: Any, attrs: dict[str, Any], base: Expr, value: Expr) -> Expr:
         )
     (moved,) = op.adjoint(value, base, **attrs)
     if moved.size == value.size:
-        return moved  # type: ignore[no-any-return]
+        return moved
     (mask,) = op.adjoint(full(True, value.shape, dtypes.bool_), base, **attrs)
-    return where(mask, moved, base)  # type: ignore[no-any-return]
+    return where(mask, moved, base)
 
 
 class Tensor:
@@ -395,7 +402,9 @@ class Tensor:
         leaf = Expr(INPUT, (node,), (), node.shape, node.dtype, bool(requires_grad), node.value)
         if node.value is not None:
             leaf.args = ()
-        leaf.meta = weakref.ref(self.slot()) if requires_grad else None
+        if requires_grad:
+            leaf.meta = SlotReference(self.slot())
+            leaf.meta.attributes = self.__dict__
         self._become(leaf)
         note_name(leaf, self._name)
         return self
@@ -732,7 +741,7 @@ class Tensor:
         made: Tensor = _rebuilt(self.look(), node.dtype.name, node.requires_grad, self._name, None)
         memo[id(self)] = made
         if self._slot is not None and self._slot.grad is not None:
-            made.grad = self._slot.grad.detach()
+            made.grad = from_array(np.array(self._slot.grad.look()))
         return made
 
 

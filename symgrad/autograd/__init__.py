@@ -2,40 +2,75 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
 from symgrad import interface
-from symgrad.autograd import engine, forward_ad, functional
+from symgrad.autograd import (
+    anomaly,
+    checkpoint,
+    engine,
+    forward_ad,
+    function,
+    functional,
+    graph,
+    memory,
+    profiler,
+    variable,
+)
+from symgrad.autograd.anomaly import detect_anomaly, set_detect_anomaly
+from symgrad.autograd.function import Function
 from symgrad.autograd.grad_mode import (
     enable_grad,
     inference_mode,
     is_grad_enabled,
+    is_inference_mode_enabled,
     no_grad,
     set_grad_enabled,
+    set_multithreading_enabled,
 )
-from symgrad.autograd.graph import attach
+from symgrad.autograd.gradcheck import gradcheck, gradgradcheck
+from symgrad.autograd.memory import _unsafe_preserve_version_counter
+from symgrad.autograd.variable import Variable
 from symgrad.calculus.batching import batched, with_batch
 from symgrad.op import STATE, grad_mode, input_node
 from symgrad.tensor import Tensor
 
 __all__ = [
+    "Function",
+    "Variable",
+    "_unsafe_preserve_version_counter",
+    "anomaly",
     "backward",
+    "checkpoint",
+    "detect_anomaly",
     "enable_grad",
     "forward_ad",
+    "function",
     "functional",
     "grad",
+    "gradcheck",
+    "gradgradcheck",
+    "graph",
     "inference_mode",
     "is_grad_enabled",
+    "is_inference_mode_enabled",
     "no_grad",
+    "profiler",
+    "set_detect_anomaly",
     "set_grad_enabled",
+    "set_multithreading_enabled",
+    "variable",
 ]
 
 Tensors = Tensor | Sequence[Tensor]
 
 
 def _listed(value: Any) -> list[Any]:
-    return [value] if isinstance(value, Tensor) or value is None else list(value)
+    if isinstance(value, Tensor | graph.GradientEdge) or value is None:
+        return [value]
+    return list(value)
 
 
 def _cotangents(given: Any, count: int, what: str) -> list[Any]:
@@ -87,15 +122,36 @@ def backward(
     """
     listed = _listed(tensors)
     if grad_variables is not None:
+        warnings.warn("`grad_variables` is deprecated. Use `grad_tensors` instead.", FutureWarning, stacklevel=2)
+        if grad_tensors is not None:
+            raise RuntimeError(
+                "`grad_tensors` and `grad_variables` (deprecated) arguments both passed to `backward()`. "
+                "Please only use `grad_tensors`."
+            )
         grad_tensors = grad_variables
-    wanted = None
-    if inputs is not None:
-        wanted = _listed(inputs)
-        if not wanted:
-            raise RuntimeError("`inputs` argument to `backward()` cannot be empty.")
     given = _cotangents(grad_tensors, len(listed), "backward")
     keep = create_graph if retain_graph is None else retain_graph
-    engine.run(listed, given, wanted, keep, create_graph, True)
+    nodes = [graph.target_of(t) for t in listed]
+    if inputs is None:
+        engine.run(nodes, given, None, keep, create_graph, None)
+        return
+    wanted = _listed(inputs)
+    if not wanted:
+        raise RuntimeError("`inputs` argument to `backward()` cannot be empty.")
+    targets = [graph.target_of(t) for t in wanted]
+    if not all(n.requires_grad for n in targets):
+        raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
+
+    def accumulate(place: int, gradient: Any) -> None:
+        t = wanted[place]
+        if not isinstance(t, Tensor):
+            t = graph.handle_of(targets[place])
+        slot = t.slot()
+        engine.add_to(slot, gradient, create_graph)
+        for hook in list((slot.accumulated or {}).values()):
+            hook(t)
+
+    engine.run(nodes, given, targets, keep, create_graph, accumulate)
 
 
 def grad(
@@ -138,6 +194,15 @@ def grad(
     (tensor(6., grad_fn=<MulBackward0>), tensor(2.))
     """
     listed, wanted = _listed(outputs), _listed(inputs)
+    if not only_inputs:
+        warnings.warn(
+            "only_inputs argument is deprecated and is ignored now (defaults to True). To accumulate "
+            "gradient for other parts of the graph, please use torch.autograd.backward.",
+            FutureWarning,
+            stacklevel=2,
+        )
+    if not wanted:
+        raise RuntimeError("`inputs` argument to `grad()` cannot be empty.")
     if allow_unused is False and materialize_grads:
         raise ValueError(
             "Expected allow_unused to be True or not passed when materialize_grads=True, "
@@ -147,23 +212,30 @@ def grad(
     if is_grads_batched:
         return _batched(listed, wanted, grad_outputs, create_graph, unused_fine, materialize_grads)
     given = _cotangents(grad_outputs, len(listed), "grad")
-    for number, t in enumerate(wanted):
-        if not t.requires_grad:
+    targets = [graph.target_of(t) for t in wanted]
+    for number, target in enumerate(targets):
+        if not target.requires_grad:
             raise RuntimeError(
                 f"One of the differentiated Tensors does not require grad (inputs[{number}]); call "
                 "requires_grad_() on it before it is used"
             )
     keep = create_graph if retain_graph is None else retain_graph
-    found = engine.run(listed, given, wanted, keep, create_graph, False)
+    nodes = [graph.target_of(t) for t in listed]
+    found = engine.run(nodes, given, targets, keep, create_graph, None)
+    aliases = {id(g.expr().value): g for g in given if g is not None and g.expr().value is not None}
     results: list[Any] = []
-    for t, node in zip(wanted, found, strict=True):
+    for target, node in zip(targets, found, strict=True):
         if node is None and not unused_fine:
             raise RuntimeError(
                 "One of the differentiated Tensors appears to not have been used in the graph. "
                 "Set allow_unused=True if this is the desired behavior."
             )
         if node is None and materialize_grads:
-            results.append(Tensor(interface.full_like(t.expr(), 0.0)))
+            zeros = Tensor(interface.full_like(target, 0.0))
+            results.append(zeros.requires_grad_() if create_graph else zeros)
+        elif node is not None and not node.requires_grad and id(node.value) in aliases:
+            # The pullback gave the cotangent itself back, memory and all.
+            results.append(aliases[id(node.value)].detach())
         else:
             results.append(None if node is None else Tensor(node))
     return tuple(results)
@@ -221,4 +293,6 @@ def _backward_method(
 
 
 Tensor.backward = _backward_method
-attach()
+graph.attach()
+memory.attach()
+checkpoint.publish()
