@@ -64,10 +64,14 @@ def items_of(x: Term) -> tuple[Term, list[Item]]:
 
 def indexed(table: Table, base: Term, items: list[Item]) -> Term:
     """The elements of `base` that `items` select."""
-    for place, item in enumerate(items):
-        if item is None or isinstance(item, int) or item[2] != 1:
-            break
-        items[place] = item[0]
+    # Leading axes of size 1 are silent.
+    lead: list[Item] = []
+    rest = list(items)
+    while rest and (rest[0] is None or isinstance(rest[0], int) or rest[0][2] == 1):
+        item = rest.pop(0)
+        if item is not None:
+            lead.append(item if isinstance(item, int) else item[0])
+    items = lead + rest
     if items == [(0, 1, n) for n in base.shape]:
         return base
     shape = [1 if i is None else i[2] for i in items if not isinstance(i, int)]

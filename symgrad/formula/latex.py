@@ -302,8 +302,12 @@ def _product(p: LatexPrinter, t: Term, letters: Letters) -> Written:
     pairs = list(zip(t.args, exponents, strict=True))
     shown, binding = _factors(p, abs(coefficient), pairs, letters)
     if coefficient < 0:
-        return f"-{shown}", min(TIMES, binding)
+        return f"-{_wrapped(shown, binding)}", TIMES
     return shown, binding
+
+
+def _wrapped(shown: str, binding: int) -> str:
+    return shown if binding >= TIMES else rf"\left({shown}\right)"
 
 
 def _factors(
@@ -312,7 +316,7 @@ def _factors(
     inner, pairs = flattened(p, pairs)
     if inner < 0:
         shown, binding = _factors(p, -inner * coefficient, pairs, letters)
-        return f"-{shown}", min(binding, TIMES)
+        return f"-{_wrapped(shown, binding)}", TIMES
     coefficient *= inner
     ordered = sorted(pairs, key=lambda pair: place(pair[0], pair[0] in p.names))
     upper = [(_power(p, a, e, letters), a) for a, e in ordered if e > 0]

@@ -76,7 +76,9 @@ def _reshape(p: Printer, t: Term) -> Written:
 
 
 def _expand(p: Printer, t: Term) -> Written:
-    return f"np.broadcast_to({p.of(t.args[0], 0)}, {tuple(t.data)})", ATOM
+    (x,) = t.args
+    inside = p.of(x, 0) if p.rank[x] <= len(t.data) else p.exact(x, x.shape)
+    return f"np.broadcast_to({inside}, {tuple(t.data)})", ATOM
 
 
 def _embed(p: Printer, t: Term) -> Written:

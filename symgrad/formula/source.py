@@ -51,7 +51,10 @@ def to_numpy_source(expr: Expr, names: Names | None = None, name: str = "f") -> 
     printer.visit(roots)
     result = bound.get(roots[0]) or printer.of(roots[0], 0)
     if roots[0].shape != minimal(expr.shape):
-        result = f"np.broadcast_to({result}, {tuple(expr.shape)})"
+        inside = result if printer.rank[roots[0]] <= expr.ndim else printer.exact(roots[0], roots[0].shape)
+        result = f"np.broadcast_to({inside}, {tuple(expr.shape)})"
+    elif printer.rank[roots[0]] != expr.ndim:
+        result = f"np.reshape({result}, {tuple(expr.shape)})"
     leaves = [t.data[0] for t in table.made.values() if t.head == "symbol"]
     given = [v for v in dict.fromkeys(names.values() if names else ()) if v in leaves]
     others = [v for v in leaves if v not in given and re.fullmatch(r"[xc]\d+", v)]

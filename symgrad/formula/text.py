@@ -142,7 +142,7 @@ class Printer:
             return self.of(t, 0)
         if missing == 1 and t.shape:
             return f"{self.of(t, POSTFIX)}[None]"
-        return f"reshape({self.of(t, 0)}, {shape_text(shape)})"
+        return f"{self.prefix}reshape({self.of(t, 0)}, {shape_text(shape)})"
 
     def scaled(self, coefficient: Number, t: Term) -> Written:
         """A positive number times a term."""
@@ -170,8 +170,8 @@ def visible_rank(t: Term, ranks: Mapping[Term, int]) -> int:
     if t.head == "index":
         return inner[0] + sum((i is None) - isinstance(i, int) for i in t.data)
     if t.head == "matmul":
-        lost = sum(len(a.shape) == 1 for a in t.args)
-        return max(*inner, 2) - lost
+        left, right = inner[0], 1 if len(t.args[1].shape) == 1 else inner[1]
+        return max(left, right, 2) - (left == 1) - (right == 1)
     return max(inner, default=0)
 
 
@@ -216,7 +216,7 @@ def _product(p: Printer, t: Term) -> Written:
     pairs = list(zip(t.args, exponents, strict=True))
     shown, binding = _factors(p, abs(coefficient), pairs)
     if coefficient < 0:
-        return f"-{shown}", TIMES if binding <= TIMES else UNARY
+        return f"-{_wrap((shown, binding), TIMES)}", TIMES if binding <= TIMES else UNARY
     return shown, binding
 
 
@@ -249,7 +249,7 @@ def _factors(p: Printer, coefficient: Number, pairs: list[tuple[Term, Number]]) 
     number, pairs = flattened(p, pairs)
     if number < 0:
         shown, binding = _factors(p, -number * coefficient, pairs)
-        return f"-{shown}", min(binding, UNARY)
+        return f"-{_wrap((shown, binding), TIMES)}", UNARY if binding > UNARY else TIMES
     above, below = fraction(coefficient * number)
     hidden = 0
     if p.limit is not None and len(pairs) > p.limit:
@@ -394,7 +394,8 @@ def _expand(p: Printer, t: Term) -> Written:
     (x,) = t.args
     if x.head == "number" and x.data in (0, 1):
         return f"{'ones' if x.data else 'zeros'}({shape_text(t.data)})", ATOM
-    return f"expand({p.of(x, 0)}, {shape_text(t.data)})", ATOM
+    inside = p.of(x, 0) if p.rank[x] <= len(t.data) else p.exact(x, x.shape)
+    return f"expand({inside}, {shape_text(t.data)})", ATOM
 
 
 def _embed(p: Printer, t: Term) -> Written:
