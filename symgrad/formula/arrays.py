@@ -121,7 +121,8 @@ def _rearranged(table: Table, x: Term) -> tuple[Term, Shape]:
     if x.shape and x.head in ELEMENTWISE:
         sources = {a.data[0] if a.head == "reshape" else a.shape for a in x.args if a.shape}
         (source, *others) = sources
-        if not others and all(a.head == "reshape" for a in x.args if a.shape):
+        same = all(a.head == "reshape" and a.shape == x.shape for a in x.args if a.shape)
+        if same and not others:
             args = [a.args[0] if a.shape else a for a in x.args]
             return table.elementwise(x.head, args, x.data), source
     return x, x.shape
