@@ -12,7 +12,8 @@ from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.interface import call
 from symgrad.ops import create
-from symgrad.tensor import Storage, Tensor, from_array
+from symgrad.storage import Storage
+from symgrad.tensor import Tensor, from_array
 
 __all__ = [
     "arange", "as_tensor", "asarray", "empty", "empty_like", "eye", "from_numpy", "full", "full_like",

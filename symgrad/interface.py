@@ -20,7 +20,8 @@ from symgrad.op import COMPOSITES, INPUT, REGISTRY, STATE, Composite, cast_to, c
 from symgrad.ops import index
 from symgrad.ops.alias import clone
 from symgrad.ops.arithmetic import where
-from symgrad.tensor import WHOLE, Barrier, Step, Tensor, from_array
+from symgrad.storage import WHOLE, Barrier, Step
+from symgrad.tensor import Tensor, from_array
 
 VIEWS = frozenset(
     "reshape view view_as permute transpose swapaxes swapdims movedim moveaxis t adjoint squeeze "
@@ -460,7 +461,7 @@ def attach() -> None:
         if name in table:
             setattr(Tensor, f"__{word}__", FUNCTIONS[name])
     Tensor.__getitem__ = getitem  # type: ignore[method-assign]
-    Tensor.__setitem__ = setitem  # type: ignore[attr-defined]
+    Tensor.__setitem__ = setitem
     for name, method in _METHODS.items():
         setattr(Tensor, name, method)
     for name, getter in _PROPERTIES.items():

@@ -3,10 +3,10 @@
 Structures:
 
 * `Tensor`: holds the node that is its value and history.
-* `Family` and `Storage`: made only when a tensor gets views, aliases or is changed in place. A
-  storage counts versions; a family is a history over it. Views share their base's family and
-  keep the path that leads from the base to them; `detach` starts another family on the same
-  storage. After a write each handle finds its node again on next use (`Tensor.expr`).
+* `Family` and `Storage` (`symgrad.storage`): made only when a tensor gets views, aliases or is
+  changed in place. A storage counts versions; a family is a history over it. Views share their
+  base's family and keep the path that leads from the base to them; `detach` starts another family
+  on the same storage. After a write each handle finds its node again on next use (`Tensor.expr`).
 * `Slot`: where a leaf's gradient accumulates; it belongs to the tensor, not to the node, so an old
   graph over a former value still reaches the same `.grad`.
 
@@ -17,202 +17,35 @@ and methods made from the op registry are attached in `symgrad.interface`; autog
 
 from __future__ import annotations
 
-import sys
-import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator
-from types import FrameType
 from typing import Any
 
 import numpy as np
 
 from symgrad import dtypes, runtime
+from symgrad.capture import ACTIVE, Capture, refuse_look
 from symgrad.dtypes import DType
-from symgrad.errors import TracedValueError
 from symgrad.expr import Expr
 from symgrad.op import INPUT, STATE, cast_to, grad_mode, input_node
-from symgrad.ops.alias import clone, detach, join
-from symgrad.ops.arithmetic import where
-from symgrad.ops.movement import expand, full
+from symgrad.ops.alias import detach
+from symgrad.ops.movement import expand
+from symgrad.storage import (
+    INFERENCE,
+    MODES,
+    Barrier,
+    Family,
+    Slot,
+    SlotReference,
+    Step,
+    Storage,
+    joined,
+    put_back,
+    title,
+)
 
-Step = tuple[Any, tuple[Any, ...]]
-
-_captures = 0
-"""How many functions are being traced, in any thread: `Tensor.expr` looks further only then."""
-
-
-class _Modes(threading.local):
-    """Per-thread state of tensors: whether inference mode is on."""
-
-    inference = False
-
-
-MODES = _Modes()
-
-INFERENCE = "inference"
-"""Mark (`Expr.meta`) of nodes made in inference mode."""
-
-
-class SlotReference(weakref.ref["Slot"]):
-    """A leaf's node refers to its slot by this; what the user attached to the tensor outlives it."""
-
-    __slots__ = ("attributes",)
-    attributes: dict[str, Any]
-
-
-class Slot:
-    """A leaf's place for its gradient and hooks.
-
-    The tensor owns it; nodes refer to it weakly, so that a leaf, its gradient and the graph that
-    the gradient can print never form a cycle.
-    """
-
-    __slots__ = ("__weakref__", "accumulated", "grad", "hooks", "owner", "view")
-
-    def __init__(self, owner: Tensor) -> None:
-        self.owner = weakref.ref(owner)
-        self.grad: Tensor | None = None
-        self.hooks: Any = None
-        self.accumulated: Any = None
-        self.view: Any = None
-
-
-class Storage:
-    """Memory as a sequence of values: its version, its last writer, its outside buffer.
-
-    `quiet` counts the versions that the user's version counter does not show: writes through
-    `.data`, and the step from own to outside memory.
-    """
-
-    __slots__ = ("outside", "quiet", "version", "writer")
-
-    def __init__(self) -> None:
-        self.version = 0
-        self.quiet = 0
-        self.writer: Family | None = None
-        self.outside: np.ndarray | None = None
-
-    def step(self, writer: Family, quiet: bool) -> None:
-        """Go to the next version, which `writer` holds."""
-        self.version += 1
-        self.quiet += quiet
-        self.writer = writer
-        writer.seen = self.version
-
-
-class Family:
-    """A history over a storage: the base's node, and the version it was last in step with.
-
-    `base` refers weakly to the tensor that is no view; `quiet` says that writes are not counted.
-    """
-
-    __slots__ = ("base", "node", "quiet", "seen", "storage")
-
-    def __init__(self, storage: Storage, node: Expr, quiet: bool = False) -> None:
-        self.storage = storage
-        self.node = node
-        self.seen = storage.version
-        self.quiet = quiet
-        self.base: Callable[[], Tensor | None] | None = None
-
-    def current(self) -> Expr:
-        """The base's node, with the value that other families may have written."""
-        storage = self.storage
-        if self.seen != storage.version and storage.writer is not self:
-            assert storage.writer is not None
-            self.node = joined(storage.writer.node, self.node)
-        self.seen = storage.version
-        return self.node
-
-
-def joined(value: Expr, history: Expr) -> Expr:
-    """A node with the value of one and the derivative of the other."""
-    if not history.requires_grad:
-        return detach(value) if value.requires_grad else value
-    if history.op is INPUT:
-        leaf = Expr(INPUT, (value,), (), history.shape, history.dtype, True)
-        leaf.meta = history.meta
-        return leaf
-    with grad_mode(True):
-        return join(value, history)
-
-
-class Barrier:
-    """A step in a view's path that moves nothing but forbids writing through the view.
-
-    Parameters
-    ----------
-    reason : str
-        What an in-place change raises.
-    cut : bool
-        Whether the view has no history: a view made under `no_grad`, a leaf of its own.
-    """
-
-    attributes = ()
-    name = "barrier"
-
-    def __init__(self, reason: str, cut: bool = False) -> None:
-        self.reason = reason
-        self.cut = cut
-
-    def __call__(self, x: Expr) -> Expr:
-        if not (self.cut and x.requires_grad):
-            return x
-        return Expr(INPUT, (x,), (), x.shape, x.dtype, True)
-
-    def ref(self, x: np.ndarray) -> np.ndarray:
-        """The array itself."""
-        return x
-
-    def adjoint(self, g: Expr, x: Expr) -> tuple[Expr]:
-        """The cotangent itself."""
-        return (g,)
-
-
-class Whole:
-    """The step of a view that shows all of its base: a node of its own over the same memory."""
-
-    attributes = ()
-    name = "whole"
-
-    def __call__(self, x: Expr) -> Expr:
-        return clone(x)
-
-    def ref(self, x: np.ndarray) -> np.ndarray:
-        """The array itself."""
-        return x
-
-    def adjoint(self, g: Expr, x: Expr) -> tuple[Expr]:
-        """The cotangent itself."""
-        return (g,)
-
-
-WHOLE = Whole()
-
-_TITLES = {
-    "bool": "Bool", "uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long",
-    "float32": "Float", "float64": "Double", "complex64": "ComplexFloat", "complex128": "ComplexDouble",
-}  # fmt: skip
-
-
-def title(dtype: DType) -> str:
-    """The dtype's name in torch's error messages."""
-    return _TITLES[dtype.name]
-
-
-def put_back(op: Any, attrs: dict[str, Any], base: Expr, value: Expr) -> Expr:
-    """`base` with the elements that the view op shows replaced by `value`."""
-    if op.name == "expand":
-        raise RuntimeError(
-            "unsupported operation: more than one element of the written-to tensor refers to a single "
-            "memory location. Please clone() the tensor before performing the operation."
-        )
-    (moved,) = op.adjoint(value, base, **attrs)
-    if moved.size == value.size:
-        return moved
-    (mask,) = op.adjoint(full(True, value.shape, dtypes.bool_), base, **attrs)
-    return where(mask, moved, base)
+__all__ = ["Capture", "Size", "Tensor", "from_array", "names_of", "note_name"]
 
 
 class Tensor:
@@ -252,7 +85,7 @@ class Tensor:
 
     def expr(self) -> Expr:
         """The node with this tensor's current value and history."""
-        if _captures and STATE.capture is not None:
+        if ACTIVE and STATE.capture is not None:
             return STATE.capture.node_of(self)
         return self.own_expr()
 
@@ -743,84 +576,6 @@ class Tensor:
         if self._slot is not None and self._slot.grad is not None:
             made.grad = from_array(np.array(self._slot.grad.look()))
         return made
-
-
-class Capture:
-    """Finds the outside tensors that a traced function reads and writes.
-
-    Attributes
-    ----------
-    read : list of (Tensor, Expr)
-        Outside tensors in the order met, with the input nodes that stand for them in the trace.
-    draws : list of (Generator, Expr)
-        Random draws, with the input nodes of their keys.
-    """
-
-    def __init__(self) -> None:
-        self.read: list[tuple[Tensor, Expr]] = []
-        self.draws: list[tuple[Any, Expr]] = []
-        self._of: dict[int, Expr] = {}
-        self._before: dict[int, tuple[Any, ...]] = {}
-        self._outer: Any = None
-        self._since = input_node((), dtypes.float64).serial
-
-    def __enter__(self) -> Capture:
-        global _captures
-        self._outer = STATE.capture
-        STATE.capture = self
-        _captures += 1
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        global _captures
-        _captures -= 1
-        STATE.capture = self._outer
-
-    def node_of(self, t: Tensor) -> Expr:
-        """The node of a tensor inside the trace."""
-        node = t.own_expr()
-        if node.serial >= self._since:
-            return node
-        found = self._of.get(id(t))
-        if found is None:
-            found = Expr(INPUT, (), (), node.shape, node.dtype, node.requires_grad)
-            found.meta = node.meta if node.op is INPUT else None
-            self._of[id(t)] = found
-            self._before[id(t)] = (t._node, t._family, t._path, t._seen)
-            self.read.append((t, found))
-            t._node, t._family, t._path, t._seen = found, None, (), 0
-        return found
-
-    def key(self, generator: Any) -> Expr:
-        """The key of a random draw, to be filled at each call."""
-        node = input_node((2,), dtypes.int64)
-        self.draws.append((generator, node))
-        return node
-
-    def undo(self) -> list[tuple[Tensor, Expr]]:
-        """Give the outside tensors their own values back; returns those that were written."""
-        written = []
-        for t, node in self.read:
-            now = t.own_expr()
-            if now is not node:
-                written.append((t, now))
-            t._node, t._family, t._path, t._seen = self._before[id(t)]
-        return written
-
-
-def refuse_look(node: Expr) -> None:
-    """Refuse to look at a traced value, naming the user's line."""
-    place = ""
-    frame: FrameType | None = sys._getframe()
-    while frame is not None:
-        if not frame.f_globals.get("__name__", "").startswith("symgrad"):
-            place = f" at {frame.f_code.co_filename}:{frame.f_lineno}"
-            break
-        frame = frame.f_back
-    raise TracedValueError(
-        f"compile: the value of a traced tensor of shape {node.shape} was asked for{place}; a compiled "
-        "function cannot branch on it or read it in Python; use symgrad.where to choose by condition"
-    )
 
 
 class Size(tuple[int, ...]):

@@ -30,8 +30,10 @@ from symgrad.calculus.known import known_gradient
 from symgrad.expr import Expr, ancestors
 from symgrad.interface import Note, Part
 from symgrad.op import INPUT, STATE, cast_to, grad_mode
+from symgrad.ops.alias import detach
 from symgrad.ops.arithmetic import add
-from symgrad.tensor import Slot, Tensor, title
+from symgrad.storage import Slot, title
+from symgrad.tensor import Tensor
 
 AGAIN = (
     "Trying to backward through the graph a second time (or directly access saved tensors after "
@@ -157,14 +159,14 @@ def run(
                 general = general or bool(slot.hooks)
         elif isinstance(meta, Hooks):
             general = general or meta.active()
-            if meta.spent and _saves(n):
+            if meta.spent and _saves(n) and n in _differentiated(nodes):
                 raise RuntimeError(AGAIN)
         elif isinstance(meta, Call):
             general = True
         else:
             if isinstance(meta, Part):
                 general = general or meta.group.hooked
-            if (meta is SPENT or is_spent(n)) and _saves(n):
+            if (meta is SPENT or is_spent(n)) and _saves(n) and n in _differentiated(nodes):
                 raise RuntimeError(AGAIN)
     targets = leaves if inputs is None else [_in_graph(t, leaves) for t in inputs]
     if general:
@@ -247,9 +249,18 @@ def queue_callback(callback: Callable[[], None]) -> None:
     RUNNING.passes[-1].callbacks.append(callback)
 
 
+def _differentiated(outputs: Sequence[Expr]) -> set[Expr]:
+    """The nodes that derivatives of the outputs pass, leaving out what is only a value of theirs."""
+    return {n for n in ancestors(outputs, lambda n: n.requires_grad) if n.requires_grad}
+
+
 def _spend(graph: Sequence[Expr], outputs: Sequence[Expr]) -> None:
     """Mark the graph as used up and free the values that only a derivative needed."""
     kept = {id(n) for n in outputs}
+    for n in graph:
+        if n.op is detach:
+            graph = list(_differentiated(outputs))
+            break
     for n in graph:
         if not n.requires_grad or n.op is INPUT:
             continue

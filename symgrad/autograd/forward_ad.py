@@ -17,7 +17,8 @@ from symgrad.dtypes import float64
 from symgrad.expr import Expr, ancestors
 from symgrad.op import STATE, grad_mode, input_node
 from symgrad.ops.alias import clone, detach
-from symgrad.tensor import Family, Tensor
+from symgrad.storage import Family
+from symgrad.tensor import Tensor
 
 __all__ = [
     "UnpackedDualTensor",

@@ -30,10 +30,12 @@ from symgrad.autograd.applied import Call, apply, result_of
 from symgrad.autograd.engine import AGAIN
 from symgrad.autograd.hooks import is_spent, users_code
 from symgrad.autograd.walk import unpacked
+from symgrad.capture import Capture
 from symgrad.expr import Expr, ancestors
 from symgrad.op import INPUT, STATE, cast_to, grad_mode, interning, record
 from symgrad.ops.reduce import sum_to
-from symgrad.tensor import Barrier, Capture, Tensor, joined
+from symgrad.storage import Barrier, joined
+from symgrad.tensor import Tensor
 
 __all__ = ["Function", "FunctionCtx", "InplaceFunction", "once_differentiable"]
 

@@ -15,7 +15,7 @@ from typing import Any
 from symgrad import interface
 from symgrad.expr import Expr
 from symgrad.op import STATE
-from symgrad.tensor import INFERENCE, MODES
+from symgrad.storage import INFERENCE, MODES
 
 
 def is_grad_enabled() -> bool:

@@ -43,6 +43,7 @@ from symgrad.expr import Expr
 from symgrad.interface import Part
 from symgrad.op import CONSTANT, INPUT
 from symgrad.ops.arithmetic import add
+from symgrad.storage import SlotReference
 from symgrad.tensor import Tensor
 
 __all__ = [
@@ -287,7 +288,8 @@ def handle_of(node: Expr) -> Tensor:
         if owner is not None and owner.expr() is node:
             return owner
         made = Tensor(node)
-        made.__dict__ = node.meta.attributes
+        if isinstance(node.meta, SlotReference):
+            made.__dict__ = node.meta.attributes
         return made
     return Tensor(node)
 

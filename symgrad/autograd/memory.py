@@ -17,7 +17,8 @@ import numpy as np
 
 from symgrad.expr import Expr
 from symgrad.ops.movement import permute
-from symgrad.tensor import Family, Storage, Tensor
+from symgrad.storage import Family, Storage
+from symgrad.tensor import Tensor
 
 _BEHIND = frozenset({"expand", "permute"})
 

@@ -29,7 +29,8 @@ from symgrad.op import STATE, constant, interning
 from symgrad.ops.arithmetic import add, keep
 from symgrad.ops.movement import full
 from symgrad.ops.reduce import sum_to
-from symgrad.tensor import Slot, Tensor, joined
+from symgrad.storage import Slot, joined
+from symgrad.tensor import Tensor
 
 
 class _Running(threading.local):

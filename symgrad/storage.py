@@ -1,0 +1,206 @@
+"""What lies behind a tensor: memory as a sequence of values, histories over it, a leaf's gradient.
+
+Structures:
+
+* `Storage`: memory, with its versions; `Family`: a history over a storage, shared by a tensor and
+  its views.
+* `Barrier` and `Whole`: steps of a view's path that move nothing.
+* `Slot`: where a leaf's gradient accumulates.
+
+Start reading at `Family.current`.
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from symgrad import dtypes
+from symgrad.dtypes import DType
+from symgrad.expr import Expr
+from symgrad.op import INPUT, grad_mode
+from symgrad.ops.alias import clone, detach, join
+from symgrad.ops.arithmetic import where
+from symgrad.ops.movement import full
+
+if TYPE_CHECKING:
+    from symgrad.tensor import Tensor
+
+Step = tuple[Any, tuple[Any, ...]]
+
+
+class _Modes(threading.local):
+    """Per-thread state of tensors: whether inference mode is on."""
+
+    inference = False
+
+
+MODES = _Modes()
+
+INFERENCE = "inference"
+"""Mark (`Expr.meta`) of nodes made in inference mode."""
+
+
+class SlotReference(weakref.ref["Slot"]):
+    """A leaf's node refers to its slot by this; what the user attached to the tensor outlives it."""
+
+    __slots__ = ("attributes",)
+    attributes: dict[str, Any]
+
+
+class Slot:
+    """A leaf's place for its gradient and hooks.
+
+    The tensor owns it; nodes refer to it weakly, so that a leaf, its gradient and the graph that
+    the gradient can print never form a cycle.
+    """
+
+    __slots__ = ("__weakref__", "accumulated", "grad", "hooks", "owner", "view")
+
+    def __init__(self, owner: Tensor) -> None:
+        self.owner = weakref.ref(owner)
+        self.grad: Tensor | None = None
+        self.hooks: Any = None
+        self.accumulated: Any = None
+        self.view: Any = None
+
+
+class Storage:
+    """Memory as a sequence of values: its version, its last writer, its outside buffer.
+
+    `quiet` counts the versions that the user's version counter does not show: writes through
+    `.data`, and the step from own to outside memory.
+    """
+
+    __slots__ = ("outside", "quiet", "version", "writer")
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.quiet = 0
+        self.writer: Family | None = None
+        self.outside: np.ndarray | None = None
+
+    def step(self, writer: Family, quiet: bool) -> None:
+        """Go to the next version, which `writer` holds."""
+        self.version += 1
+        self.quiet += quiet
+        self.writer = writer
+        writer.seen = self.version
+
+
+class Family:
+    """A history over a storage: the base's node, and the version it was last in step with.
+
+    `base` refers weakly to the tensor that is no view; `quiet` says that writes are not counted.
+    """
+
+    __slots__ = ("base", "node", "quiet", "seen", "storage")
+
+    def __init__(self, storage: Storage, node: Expr, quiet: bool = False) -> None:
+        self.storage = storage
+        self.node = node
+        self.seen = storage.version
+        self.quiet = quiet
+        self.base: Callable[[], Tensor | None] | None = None
+
+    def current(self) -> Expr:
+        """The base's node, with the value that other families may have written."""
+        storage = self.storage
+        if self.seen != storage.version and storage.writer is not self:
+            assert storage.writer is not None
+            self.node = joined(storage.writer.node, self.node)
+        self.seen = storage.version
+        return self.node
+
+
+def joined(value: Expr, history: Expr) -> Expr:
+    """A node with the value of one and the derivative of the other."""
+    if not history.requires_grad:
+        return detach(value) if value.requires_grad else value
+    if history.op is INPUT:
+        leaf = Expr(INPUT, (value,), (), history.shape, history.dtype, True)
+        leaf.meta = history.meta
+        return leaf
+    with grad_mode(True):
+        return join(value, history)
+
+
+class Barrier:
+    """A step in a view's path that moves nothing but forbids writing through the view.
+
+    Parameters
+    ----------
+    reason : str
+        What an in-place change raises.
+    cut : bool
+        Whether the view has no history: a view made under `no_grad`, a leaf of its own.
+    """
+
+    attributes = ()
+    name = "barrier"
+
+    def __init__(self, reason: str, cut: bool = False) -> None:
+        self.reason = reason
+        self.cut = cut
+
+    def __call__(self, x: Expr) -> Expr:
+        if not (self.cut and x.requires_grad):
+            return x
+        return Expr(INPUT, (x,), (), x.shape, x.dtype, True)
+
+    def ref(self, x: np.ndarray) -> np.ndarray:
+        """The array itself."""
+        return x
+
+    def adjoint(self, g: Expr, x: Expr) -> tuple[Expr]:
+        """The cotangent itself."""
+        return (g,)
+
+
+class Whole:
+    """The step of a view that shows all of its base: a node of its own over the same memory."""
+
+    attributes = ()
+    name = "whole"
+
+    def __call__(self, x: Expr) -> Expr:
+        return clone(x)
+
+    def ref(self, x: np.ndarray) -> np.ndarray:
+        """The array itself."""
+        return x
+
+    def adjoint(self, g: Expr, x: Expr) -> tuple[Expr]:
+        """The cotangent itself."""
+        return (g,)
+
+
+WHOLE = Whole()
+
+_TITLES = {
+    "bool": "Bool", "uint8": "Byte", "int8": "Char", "int16": "Short", "int32": "Int", "int64": "Long",
+    "float32": "Float", "float64": "Double", "complex64": "ComplexFloat", "complex128": "ComplexDouble",
+}  # fmt: skip
+
+
+def title(dtype: DType) -> str:
+    """The dtype's name in torch's error messages."""
+    return _TITLES[dtype.name]
+
+
+def put_back(op: Any, attrs: dict[str, Any], base: Expr, value: Expr) -> Expr:
+    """`base` with the elements that the view op shows replaced by `value`."""
+    if op.name == "expand":
+        raise RuntimeError(
+            "unsupported operation: more than one element of the written-to tensor refers to a single "
+            "memory location. Please clone() the tensor before performing the operation."
+        )
+    (moved,) = op.adjoint(value, base, **attrs)
+    if moved.size == value.size:
+        return moved
+    (mask,) = op.adjoint(full(True, value.shape, dtypes.bool_), base, **attrs)
+    return where(mask, moved, base)
