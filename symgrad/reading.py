@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from symgrad import dtypes
-from symgrad.calculus import pullback
 from symgrad.calculus.known import expanded
 from symgrad.compiled import compile
 from symgrad.expr import Expr
@@ -109,7 +108,7 @@ def lambdify(arguments: Sequence[Any], expressions: Any) -> Any:
     >>> sg.lambdify([x], sp.diff(x**3, x))(2.0)
     12.0
     """
-    from symgrad.formula import from_sympy
+    from symgrad.formula.sympy_reader import from_sympy
 
     symbols = [arguments] if not isinstance(arguments, list | tuple) else list(arguments)
 
@@ -160,24 +159,12 @@ def export_c(
     str
         Source that needs only <math.h>.
     """
-    from symgrad.formula import to_c
+    from symgrad.formula.source import to_c
 
     with grad_mode(True):
         leaves = [input_node((), dtypes.as_dtype(a), grad=True) for a in args]
         value = function(*[Tensor(x) for x in leaves]).expr()
-        outputs = [value]
-        if derivatives >= 1:
-            gradient = _gradient(value, leaves)
-            outputs += gradient
-            if derivatives >= 2:
-                for g in gradient:
-                    outputs += _gradient(g, leaves)
-    return to_c(outputs, leaves, name)
-
-
-def _gradient(value: Expr, leaves: Sequence[Expr]) -> list[Expr]:
-    found = pullback([value], [constant(1.0, value.dtype)], leaves)
-    return [constant(0.0, x.dtype) if g is None else g for g, x in zip(found, leaves, strict=True)]
+    return to_c(value, leaves, name, derivatives)
 
 
 def attach() -> None:

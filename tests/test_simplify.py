@@ -74,3 +74,23 @@ def test_a_shift_written_by_hand_is_left_alone():
     peak = x.max()
     y = sg.log(sg.exp(x - peak).sum()) + peak
     assert y.item() == pytest.approx(math.log(math.exp(1) + math.exp(2) + math.exp(3)), rel=1e-15)
+
+
+MOVES = {
+    "row": lambda s: s[0],
+    "reshape": lambda s: s.reshape(2),
+    "column of the transpose": lambda s: s.T[:, 0],
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("look", [False, True])
+def test_log_of_a_moved_softmax_keeps_its_tail(move, look):
+    x = sg.tensor([[0.0, 800.0]], dtype=sg.float64, requires_grad=True)
+    s = MOVES[move](sg.softmax(x, 1))
+    if look:
+        assert s.tolist() == [0.0, 1.0]
+    y = sg.log(s)
+    assert y.tolist() == [-800.0, 0.0]
+    (g,) = sg.autograd.grad(y[0], x)
+    assert g.tolist() == [[1.0, -1.0]]

@@ -8,7 +8,8 @@ happens to be computed already, so that looking at a value never changes a later
 written                recorded              the naive form breaks at
 =====================  ====================  =====================================
 log(sigmoid(x))        -softplus(-x)         x < -745: log(0) = -inf
-log(softmax(x))        log_softmax(x)        a gap above 745: log(0) = -inf
+log(softmax(x))        log_softmax(x)        a gap above 745: log(0) = -inf, also
+                                             through reshapes, transposes, slices
 log(1 + exp(x))        softplus(x)           x > 709: inf; x < -37: 0
 log1p(exp(x))          softplus(x)           x > 709: inf, derivative NaN
 log(sum(exp(x)))       logsumexp(x)          x > 709: inf; x < -745: -inf
@@ -43,8 +44,18 @@ def _of_sigmoid(x: Expr) -> Expr | None:
     return x.args[0] if _is(x, "sigmoid") else None
 
 
+def _moved(x: Expr) -> tuple[Expr, list[Expr]]:
+    """What `x` was before movement ops that place all their elements, and those steps."""
+    steps = []
+    while x.op.family == "movement" and x.args and not x.op.bounded and not x.op.pieces:
+        steps.append(x)
+        x = x.args[0]
+    return x, steps
+
+
 def _of_softmax(x: Expr) -> Expr | None:
-    return x.args[1] if x.op is head and x.args and x.attrs[0] == "softmax" else None
+    base, _ = _moved(x)
+    return base.args[1] if base.op is head and base.args and base.attrs[0] == "softmax" else None
 
 
 def _of_exp(x: Expr) -> Expr | None:
@@ -110,8 +121,12 @@ def _log_of_softmax(args: tuple[Expr, ...], attrs: tuple[Any, ...]) -> Expr | No
     x = _of_softmax(args[0])
     if x is None:
         return None
-    (dim,) = args[0].attrs[1]
-    return x - logsumexp(x, dim, True)  # type: ignore[no-any-return]
+    base, steps = _moved(args[0])
+    (dim,) = base.attrs[1]
+    result = x - logsumexp(x, dim, True)
+    for step in reversed(steps):
+        result = step.op(result, **step.attributes())
+    return result  # type: ignore[no-any-return]
 
 
 def _log_of_one_plus_exp(args: tuple[Expr, ...], attrs: tuple[Any, ...]) -> Expr | None:
@@ -135,7 +150,12 @@ ANCHORS: dict[str, Callable[[Expr], Expr | None]] = {
     "exp": _of_exp,
     "add": _of_one_plus_exp,
     "sum_axis": _of_sum_of_exp,
-    "reshape": _of_sum_of_exp,
+    "reshape": lambda x: _of_softmax(x) or _of_sum_of_exp(x),
+}
+ANCHORS |= {
+    name: _of_softmax
+    for name, op in REGISTRY.items()
+    if op.family == "movement" and not op.bounded and not op.pieces and name not in ANCHORS
 }
 
 RULES: dict[str, tuple[Rule, ...]] = {
