@@ -432,6 +432,9 @@ class Elementwise(Op):
                 return made
         if len(args) != self.arity:
             args = self._named(args, attrs)
+        for key in attrs:
+            if key not in self.attributes and key not in self.parameters:
+                raise TypeError(f"{self.name}() got an unexpected keyword argument {key!r}")
         operands = self.operands(args)
         first = operands[0].shape
         shape = first
@@ -607,6 +610,8 @@ class Library(Op):
     family = "library"
     eager_check: ClassVar[bool] = True
     """Runs at the call in eager mode, since it can fail on values."""
+    native: ClassVar[str] = ""
+    """The kind of LAPACK routine that compiled code calls in place of `ref`, if it has one."""
 
     def result_dtype(self, *args: Expr, **attrs: Any) -> DType:
         """The dtype of the result."""
