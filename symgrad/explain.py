@@ -140,7 +140,10 @@ def ask(function: Callable[..., Any], point: dict[str, Any]) -> Question:
         If a parameter has no value, or a value no parameter.
     """
     question = Question(function)
-    parameters = inspect.signature(function).parameters
+    try:
+        parameters = inspect.signature(function).parameters
+    except ValueError as error:
+        raise ExplainError(f"{function!r} does not tell its parameters; name a Python function") from error
     for name in point:
         if name not in parameters:
             raise ExplainError(

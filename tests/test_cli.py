@@ -45,7 +45,7 @@ def number(x):
     return 3
 
 
-compiled = sg.compile(wave)
+builtin = dict.pop
 """
 
 
@@ -132,6 +132,7 @@ def test_a_function_on_numpy_uses_the_references(file):
         ("{}:wave", "x=[[1],[2,3]],y=2", "neither a number nor an array of numbers"),
         ("{}:number", "x=1", "returned 3; it must return one tensor"),
         ("{}:branch", "x=1", "use symgrad.where"),
+        ("{}:builtin", "x=1", "name a Python function"),
     ],
 )
 def test_explain_refuses_with_what_to_do(file, capsys, target, at, words):
