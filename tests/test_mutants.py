@@ -30,7 +30,7 @@ EQUIVALENT = {
 }
 """Mutants that are no mutants: the changed rule is the right one, with the reason."""
 
-SYMMETRIC = {"cholesky_factor"}
+SYMMETRIC = {"cholesky_factor", "eigh_packed"}
 """Ops whose derivative is that along symmetric matrices."""
 
 RULED = [s for s in subjects() if s.rule not in ("", "nodiff")]

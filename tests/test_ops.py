@@ -127,14 +127,15 @@ def test_derivatives_agree_with_differences_in_both_modes(sample):
     check_derivatives(subject, number, orders)
 
 
-SYMMETRIC = ["cholesky_factor", "cholesky", "linalg_cholesky"]
+SYMMETRIC = ["cholesky_factor", "cholesky", "linalg_cholesky", "eigh_packed"]
 """Ops whose derivative is that along symmetric matrices, so that their samples are not smooth."""
 
 
 @pytest.mark.parametrize("name", SYMMETRIC)
 def test_derivatives_along_symmetric_matrices_agree_with_differences(name):
-    for number in range(2):
-        assert check_derivatives(along_symmetric(subject(name)), number, orders=2) == 2
+    for number, case in enumerate(subject(name).samples):
+        if not case.smooth:
+            assert check_derivatives(along_symmetric(subject(name)), number, orders=2) == 2
 
 
 @pytest.mark.nightly
