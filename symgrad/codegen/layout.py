@@ -22,6 +22,12 @@ UNIT = 384
 LANES = 16
 """Lanes of a unit: element i of a sum goes to lane i mod 16."""
 
+FUNCTION_COST = 10.0
+"""Cost from which an op counts as a function of the vector maths."""
+
+MAX_INLINED = 16
+"""Functions inlined in one kernel at most: beyond, code size costs more than calls do."""
+
 CHUNK_NS = 15_000.0
 """Work per chunk at least, in estimated serial nanoseconds."""
 
@@ -52,7 +58,8 @@ class Layout:
 
     def __init__(self, nest: Nest, inline: bool) -> None:
         self.nest = nest
-        self.inline = inline
+        functions = sum(i.op is not None and i.op.cost >= FUNCTION_COST for i in nest.insts)
+        self.inline = inline and functions <= MAX_INLINED
         self.parameters: list[Any] = []
         self._places: dict[Any, int] = {}
         self.scratch_bytes = 0
