@@ -20,7 +20,7 @@ from symgrad.op import COMPOSITES, INPUT, REGISTRY, STATE, Composite, cast_to, c
 from symgrad.ops import index
 from symgrad.ops.alias import clone
 from symgrad.ops.arithmetic import where
-from symgrad.storage import WHOLE, Barrier, Step
+from symgrad.storage import SLICES, WHOLE, Barrier, Group, Note, Part, Step, keeps_layout
 from symgrad.tensor import Tensor, from_array
 
 VIEWS = frozenset(
@@ -37,58 +37,6 @@ _relief_at = RELIEF
 
 Watcher = Callable[[Expr], Expr]
 _watchers: list[Watcher] = []
-
-
-class Note:
-    """The public function that made a node, kept as the node's `meta` where its op does not say it.
-
-    Attributes
-    ----------
-    name : str
-    more : bool
-        Whether the call had more than one argument (``x.sum()`` and ``x.sum(0)`` have names of
-        their own in torch).
-    spent : bool
-        Whether a backward pass freed the node's saved values.
-    """
-
-    __slots__ = ("more", "name", "other", "spent")
-
-    def __init__(self, name: str, more: bool) -> None:
-        self.name = name
-        self.more = more
-        self.spent = False
-        self.other: Note | None = None
-
-    def used(self) -> Note:
-        """The note of a node whose saved values were freed."""
-        if self.spent:
-            return self
-        if self.other is None:
-            self.other = Note(self.name, self.more)
-            self.other.spent = True
-        return self.other
-
-
-class Group:
-    """The results of one call that gave several: weak references, and whether one has hooks."""
-
-    __slots__ = ("hooked", "members")
-
-    def __init__(self) -> None:
-        self.members: list[Any] = []
-        self.hooked = False
-
-
-class Part:
-    """The note of a node that is one of several results of one call."""
-
-    __slots__ = ("group", "note", "number")
-
-    def __init__(self, note: Note, number: int, group: Group) -> None:
-        self.note = note
-        self.number = number
-        self.group = group
 
 
 def wrap(node: Expr) -> Tensor:
@@ -203,7 +151,13 @@ UNRECORDED = Barrier(
     "the view and the change both inside the no_grad block, or both outside.",
     cut=True,
 )
+_RESHAPING = frozenset({"reshape", "view", "view_as", "flatten", "unflatten", "ravel"})
+"""Functions whose result is a view only if the argument's layout allows it."""
+
 _SEVERAL: dict[tuple[str, int], Barrier] = {}
+
+
+_SHARED = {"chunk": "split", "hsplit": "split", "vsplit": "split", "dsplit": "split"}
 
 
 def _several(name: str, number: int) -> Barrier:
@@ -211,7 +165,7 @@ def _several(name: str, number: int) -> Barrier:
     found = _SEVERAL.get((name, number))
     if found is None:
         found = _SEVERAL[name, number] = Barrier(
-            f"Output {number} of {name.title()}Backward0 is a view and is being modified inplace. This "
+            f"Output {number} of {_SHARED.get(name, name).title()}Backward0 is a view and is being modified inplace. This "
             "view is the output of a function that returns multiple views. Such functions do not "
             "allow the output views to be modified inplace. You should replace the inplace operation "
             "by an out-of-place one."
@@ -223,6 +177,13 @@ def _as_views(x: Tensor, base: Expr, result: Any, number: int = -1, name: str = 
     if isinstance(result, list | tuple):
         return type(result)(_as_views(x, base, r, k, name) for k, r in enumerate(result))
     steps = steps_between(base, result)
+    if steps and x._path and name in _RESHAPING and not keeps_layout(x, steps):
+        steps = None
+        if name in ("view", "view_as"):
+            raise RuntimeError(
+                "view size is not compatible with input tensor's size and stride (at least one dimension "
+                "spans across two contiguous subspaces). Use .reshape(...) instead."
+            )
     if steps is None:
         made = wrap(result)
         if x._family is not None and x._family.storage.outside is not None:
@@ -401,9 +362,6 @@ def getitem(self: Tensor, key: Any) -> Any:
     return noted(result, _item_note(nodes)) if result._node.requires_grad else result
 
 
-_SLICES = Note("copy_slices", False)
-
-
 def setitem(self: Tensor, key: Any, value: Any) -> None:
     """torch's indexed assignment."""
     self.check_writable()
@@ -411,7 +369,7 @@ def setitem(self: Tensor, key: Any, value: Any) -> None:
     new = unwrap(value)
     if isinstance(new, Expr):
         new = cast_to(new, node.dtype)
-    noted(self.write(index.setitem(node, _key(key), new)), _SLICES)
+    noted(self.write(index.setitem(node, _key(key), new)), SLICES)
 
 
 def _key(key: Any) -> Any:

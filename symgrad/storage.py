@@ -52,6 +52,62 @@ class SlotReference(weakref.ref["Slot"]):
     attributes: dict[str, Any]
 
 
+class Note:
+    """The public function that made a node, kept as the node's `meta` where its op does not say it.
+
+    Attributes
+    ----------
+    name : str
+    more : bool
+        Whether the call had more than one argument (``x.sum()`` and ``x.sum(0)`` have names of
+        their own in torch).
+    spent : bool
+        Whether a backward pass freed the node's saved values.
+    """
+
+    __slots__ = ("more", "name", "other", "spent")
+
+    def __init__(self, name: str, more: bool) -> None:
+        self.name = name
+        self.more = more
+        self.spent = False
+        self.other: Note | None = None
+
+    def used(self) -> Note:
+        """The note of a node whose saved values were freed."""
+        if self.spent:
+            return self
+        if self.other is None:
+            self.other = Note(self.name, self.more)
+            self.other.spent = True
+        return self.other
+
+
+class Group:
+    """The results of one call that gave several: weak references, and whether one has hooks."""
+
+    __slots__ = ("hooked", "members")
+
+    def __init__(self) -> None:
+        self.members: list[Any] = []
+        self.hooked = False
+
+
+class Part:
+    """The note of a node that is one of several results of one call."""
+
+    __slots__ = ("group", "note", "number")
+
+    def __init__(self, note: Note, number: int, group: Group) -> None:
+        self.note = note
+        self.number = number
+        self.group = group
+
+
+SLICES = Note("copy_slices", False)
+"""What torch calls the history of a base that was written through a view."""
+
+
 class Slot:
     """A leaf's place for its gradient and hooks.
 
@@ -204,3 +260,21 @@ def put_back(op: Any, attrs: dict[str, Any], base: Expr, value: Expr) -> Expr:
         return moved
     (mask,) = op.adjoint(full(True, value.shape, dtypes.bool_), base, **attrs)
     return where(mask, moved, base)
+
+
+# -- layout -----------------------------------------------------------------------------
+
+
+def followed(array: np.ndarray, path: tuple[Step, ...]) -> np.ndarray:
+    """An array of a base's layout followed along the path of a view."""
+    for op, attrs in path:
+        array = op.ref(array, **dict(zip(op.attributes, attrs, strict=True)))
+    return array
+
+
+def keeps_layout(t: Tensor, steps: tuple[Step, ...]) -> bool:
+    """Whether further steps from a view show its memory; else they need a copy."""
+    if all(getattr(op, "keeps_order", True) for op, _ in t._path):
+        return True
+    base = np.empty(t.family().current().shape, np.uint8)
+    return np.may_share_memory(followed(base, (*t._path, *steps)), base)

@@ -34,6 +34,7 @@ from symgrad.ops.movement import expand
 from symgrad.storage import (
     INFERENCE,
     MODES,
+    SLICES,
     Barrier,
     Family,
     Slot,
@@ -423,6 +424,8 @@ class Tensor:
         base = family.current()
         if self._path:
             base = self._written_base(base, new)
+            if base.requires_grad and base.meta is None:
+                base.meta = SLICES
             if not STATE.grad and family.node.requires_grad:
                 base = joined(base, family.node)
         else:

@@ -28,11 +28,10 @@ from symgrad.autograd.memory import laid_out
 from symgrad.autograd.walk import ANOMALY, RUNNING, Pass, ones_like
 from symgrad.calculus.known import known_gradient
 from symgrad.expr import Expr, ancestors
-from symgrad.interface import Note, Part
 from symgrad.op import INPUT, STATE, cast_to, grad_mode
 from symgrad.ops.alias import detach
 from symgrad.ops.arithmetic import add
-from symgrad.storage import Slot, title
+from symgrad.storage import Note, Part, Slot, title
 from symgrad.tensor import Tensor
 
 AGAIN = (

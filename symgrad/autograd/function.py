@@ -620,7 +620,8 @@ def _output(call: _UserCall, o: Tensor, result: Expr, args: tuple[Any, ...]) -> 
     if source is not None:
         made = Tensor(result)
         made._family = o.family()
-        made._path = (*o._path, (_ResultView(call.name, result), ()))
+        steps = tuple([s for s in o._path if not isinstance(s[0], Barrier)])
+        made._path = (*steps, (_ResultView(call.name, result), ()))
         made._seen = made._family.storage.version
         return made
     if o._path or o.expr().serial < call.node().args[0].serial:

@@ -40,10 +40,9 @@ from symgrad.calculus.known import KNOWN
 from symgrad.calculus.reverse import contributions
 from symgrad.dtypes import float64
 from symgrad.expr import Expr
-from symgrad.interface import Part
 from symgrad.op import CONSTANT, INPUT
 from symgrad.ops.arithmetic import add
-from symgrad.storage import SlotReference
+from symgrad.storage import Part, SlotReference
 from symgrad.tensor import Tensor
 
 __all__ = [

@@ -19,9 +19,9 @@ from typing import Any
 
 from symgrad.autograd.applied import Call
 from symgrad.expr import Expr
-from symgrad.interface import Note, Part
 from symgrad.op import INPUT, STATE
 from symgrad.ops.alias import join
+from symgrad.storage import Note, Part
 from symgrad.tensor import Tensor
 
 SPENT = "spent"

@@ -16,25 +16,19 @@ from typing import Any
 import numpy as np
 
 from symgrad.expr import Expr
+from symgrad.interface import FUNCTIONS
 from symgrad.ops.movement import permute
-from symgrad.storage import Family, Storage
-from symgrad.tensor import Tensor
+from symgrad.storage import Family, Storage, followed
+from symgrad.tensor import Tensor, from_array
 
 _BEHIND = frozenset({"expand", "permute"})
-
-
-def _stepped(array: np.ndarray, t: Tensor) -> np.ndarray:
-    """An array of the base's layout followed along a view's path."""
-    for op, attrs in t._path:
-        array = op.ref(array, **dict(zip(op.attributes, attrs, strict=True)))
-    return array
 
 
 def _layout(t: Tensor) -> tuple[tuple[int, ...], int]:
     """Strides and offset, in elements."""
     if t._path:
         base = np.empty(t.family().current().shape, np.uint8)
-        array = _stepped(base, t)
+        array = followed(base, t._path)
         if array.size and np.may_share_memory(array, base):
             return array.strides, array.ctypes.data - base.ctypes.data
         return _row_major(t._node.shape), 0
@@ -127,9 +121,30 @@ def _outside(t: Tensor) -> np.ndarray:
     return array
 
 
+def as_strided(
+    input: Tensor, size: Any, stride: Any, storage_offset: int | None = None
+) -> Tensor:
+    """The elements at given places of the base's memory, as a tensor of their own.
+
+    Parameters
+    ----------
+    input : Tensor
+    size, stride : sequences of int
+        Shape, and distance between neighbours along each dimension in elements.
+    storage_offset : int, optional
+        Place of the first element; by default the input's own.
+    """
+    base = _base(input)
+    offset = _storage_offset(input) if storage_offset is None else storage_offset
+    places = np.full(tuple(size), offset, np.int64)
+    for axis, (n, step) in enumerate(zip(size, stride, strict=True)):
+        places += (np.arange(n) * step).reshape((n, *(1,) * (len(tuple(size)) - axis - 1)))
+    return (input if base is None else base).flatten()[from_array(places)]  # type: ignore[attr-defined]
+
+
 def _data_ptr(self: Tensor) -> int:
     """The address of the first element."""
-    return _stepped(_outside(self), self).ctypes.data if self.numel() else 0
+    return followed(_outside(self), self._path).ctypes.data if self.numel() else 0
 
 
 class UntypedStorage:
@@ -187,6 +202,7 @@ _METHODS: dict[str, Any] = {
     "is_contiguous": _is_contiguous,
     "contiguous": _contiguous,
     "_is_view": _is_view,
+    "as_strided": as_strided,
     "data_ptr": _data_ptr,
     "untyped_storage": _untyped_storage,
 }
@@ -196,4 +212,5 @@ def attach() -> None:
     """Give `Tensor` the methods."""
     for name, member in _METHODS.items():
         setattr(Tensor, name, member)
+    FUNCTIONS["as_strided"] = as_strided
     Tensor._base = property(_base)  # type: ignore[attr-defined]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from symgrad.autograd.applied import APPLY, RESULT, call_of
 from symgrad.autograd.hooks import note_of
 from symgrad.expr import Expr
-from symgrad.interface import Part
 from symgrad.op import CONSTANT, INPUT
 from symgrad.ops.alias import head
+from symgrad.storage import Part
 
 _BY_FUNCTION = {
     "alias": "Alias", "argsort": "Sort", "broadcast_to": "Expand", "chunk": "Split", "concat": "Cat",

@@ -24,12 +24,11 @@ from symgrad.autograd.names import node_name
 from symgrad.calculus import reverse
 from symgrad.calculus.reverse import scale
 from symgrad.expr import Expr, ancestors
-from symgrad.interface import Part
 from symgrad.op import STATE, constant, interning
 from symgrad.ops.arithmetic import add, keep
 from symgrad.ops.movement import full
 from symgrad.ops.reduce import sum_to
-from symgrad.storage import Slot, joined
+from symgrad.storage import Part, Slot, joined
 from symgrad.tensor import Tensor
 
 
@@ -151,7 +150,7 @@ class Pass:
     def _entered(self, node: Expr, g: Expr) -> Expr | None:
         """The cotangent to go on with after the hooks on the node's value; None to wait."""
         meta = node.meta
-        if meta is None:
+        if meta is None and not self._retained:
             return g
         if isinstance(meta, weakref.ref):
             slot = meta()
