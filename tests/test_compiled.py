@@ -190,3 +190,11 @@ def test_a_draw_inside_is_new_at_each_call_and_follows_the_seed():
     np.testing.assert_array_equal(f(np.zeros(3)), first)
     sg.manual_seed(5)
     np.testing.assert_array_equal(sg.rand(3, dtype=sg.float64).numpy(), first)
+
+
+def test_dropout_inside_draws_a_new_mask_at_each_call():
+    f = sg.compile(lambda x: sg.nn.functional.dropout(x, 0.5))
+    x = np.ones(64)
+    masks = [f(x) for _ in range(3)]
+    assert all(set(np.unique(m)) <= {0.0, 2.0} for m in masks)
+    assert not np.array_equal(masks[0], masks[1]) or not np.array_equal(masks[1], masks[2])

@@ -27,7 +27,7 @@ from symgrad.ops.extrema import amax
 from symgrad.ops.layout import axis_index, sliced, transpose, unsqueeze
 from symgrad.ops.movement import expand, reshape, wrap_dim
 from symgrad.ops.positions import bounded_positions, read
-from symgrad.ops.random import key_node, random_values
+from symgrad.ops.random import draw
 from symgrad.ops.reduce import sum as total
 from symgrad.ops.special import sigmoid
 from symgrad.ops.statistics import mean, norm
@@ -448,13 +448,6 @@ def embedding(
     return where(plain, rows, detach(rows))  # type: ignore[no-any-return]
 
 
-def uniform(shape: tuple[int, ...], dtype: DType) -> Expr:
-    """Random numbers on [0, 1) from the default generator."""
-    from symgrad.random import default_generator
-
-    return random_values(key_node(default_generator.next_key()), kind="uniform", size=shape, dtype=dtype)  # type: ignore[no-any-return]
-
-
 def _ref_dropout(x: np.ndarray, p: float = 0.5, training: bool = True) -> Any:
     return x if not training or p == 0 else np.zeros_like(x)
 
@@ -474,7 +467,7 @@ def dropout(input: Expr, p: float = 0.5, training: bool = True) -> Expr:
         return input
     if p == 1:
         return mul(input, 0.0)  # type: ignore[no-any-return]
-    kept = uniform(input.shape, input.dtype) >= p
+    kept = draw("uniform", input.shape, input.dtype) >= p
     return keep(kept, mul(input, 1.0 / (1.0 - p)))  # type: ignore[no-any-return]
 
 
