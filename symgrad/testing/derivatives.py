@@ -34,6 +34,9 @@ NOISE = 1e-10
 ROUNDING = 1e-11
 """Forward against reverse, relative to the sum of the absolute terms."""
 
+CANCELLED = 1e-14
+"""And absolutely: rounding of intermediate terms of order one that cancel in the result."""
+
 ATTEMPTS = 6
 """Draws of a sample until differences at two steps agree: a draw may sit next to a kink."""
 
@@ -159,7 +162,7 @@ class Direction:
         )
         if tangent is not None:
             forward = float(values[-1])
-            assert abs(forward - found) <= ROUNDING * (size + abs(self.value) + 1e-300), (
+            assert abs(forward - found) <= ROUNDING * (size + abs(self.value)) + CANCELLED, (
                 f"order {order}: forward mode gives {forward!r}, reverse {found!r}"
             )
 
