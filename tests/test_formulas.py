@@ -74,31 +74,24 @@ GOLDEN = {
     "numbers fold": (2.0 * (3.0 * x), "6*x"),
     "like terms collect": (x + x * 2.0 - y + x * y * 3.0 - y * x, "3*x - y + 2*x*y"),
     "opposite terms cancel": (x - y + y, "x"),
-    "minus a minus": (x - (-y), "x + y"),
     "negated difference": (-(x - y), "y - x"),
     "negated sum": (-(x + y), "-(x + y)"),
     "negated sum in a product": ((-(x + y)) * w, "-w*(x + y)"),
     "constant first when the rest is negative": (1.0 - x * x, "1 - x**2"),
     "constant last": (2.0 + exp(x), "exp(x) + 2"),
     "quotient": (x * y / (w * (x + 1.0)), "x*y/(w*(x + 1))"),
-    "third": (x / 3.0, "x/3"),
     "third as a factor": (x * (2.0 / 3.0), "2*x/3"),
-    "inverse": (1.0 / x, "1/x"),
     "inverse root": (1.0 / sqrt(x), "1/sqrt(x)"),
     "general power": (pow(x, y), "x**y"),
-    "power of a power": (pow(x, 2.0) ** 3, "x**6"),
     "root of a square stays": (sqrt(x * x), "sqrt(x**2)"),
     "parentheses of powers": ((-x) ** 3 * (x + y) ** 2, "-x**3*(x + y)**2"),
     "odd function": (sin(-x) + cos(-x), "cos(x) - sin(x)"),
     "pi": (sin(x * math.pi), "sin(pi*x)"),
-    "known constants": (x * (2 / math.sqrt(math.pi)), "2*x/sqrt(pi)"),
     "names of torch are kept": (log1p(x) + tanh(x), "log1p(x) + tanh(x)"),
     "gradient of a gaussian": (grad(exp(-x * x) * sin(y), x), "-2*x*sin(y)*exp(-x**2)"),
     "gradient of a quotient": (grad(x / y, y), "-x/y**2"),
-    "gradient of a root": (grad(sqrt(x), x), "0.5/sqrt(x)"),
     "second derivative": (grad(grad(x**3 * y, x), x), "6*x*y"),
     "gradient of tanh": (grad(tanh(x * w), x), "w*(1 - tanh(x*w)**2)"),
-    "choice": (where(x > y, x, y * 2.0), "where(x > y, x, 2*y)"),
     "gradient of a choice": (grad(where(x > 0, x * x, sin(x)), x), "where(x > 0, 2*x, cos(x))"),
     "conditions": (
         where((x > 0) & ~(y <= 1) | eq(x, y), x, 0.0),
@@ -112,7 +105,6 @@ GOLDEN = {
     "batched product": (matmul(C, B), "C @ B"),
     "chain of products": (matmul(matmul(u, A), B), "u @ A @ B"),
     "product in a product": (2.0 * matmul(A, -v) * u, "-2*u*(A @ v)"),
-    "transpose": (permute(A, (1, 0)), "A.T"),
     "transposed transpose": (permute(permute(A, (1, 0)) * 2.0, (1, 0)), "2*A"),
     "quadratic form": (grad(matmul(u, matmul(A, v)), v), "A.T @ u"),
     "least squares": (grad(sum((matmul(A, v) - u) ** 2), v), "2*(A.T @ (A @ v - u))"),
@@ -120,7 +112,6 @@ GOLDEN = {
     "gradient of a layer": (grad(sum(tanh(matmul(A, B))), B), "A.T @ (1 - tanh(A @ B)**2)"),
     "gradient of a sum of a product": (grad(sum(matmul(A, B)), A), "sum(B, dim=1)"),
     "gradient through a batch": (grad(sum(matmul(C, B)), C), "sum(B, dim=1)"),
-    "total": (sum(A), "sum(A)"),
     "along an axis": (sum(A * v, 1), "sum(v*A, dim=1)"),
     "kept axis": (A / sum(A, 1, True), "A/sum(A, dim=1, keepdim=True)"),
     "average": (sum(A) / 12.0, "mean(A)"),
@@ -131,8 +122,6 @@ GOLDEN = {
     "slices": (part(v, 1, 3) * part(v, 0, 2), "v[1:3]*v[:2]"),
     "slice of a slice": (part(part(v, 1, 4), 1, 3), "v[2:]"),
     "element": (reshape(part(v, 2, 3), ()), "v[2]"),
-    "row": (reshape(narrow_step(A, starts=(1, 0), steps=(1, 1), counts=(1, 4)), (4,)), "A[1]"),
-    "reshaped": (reshape(A, (2, 6)), "reshape(A, (2, 6))"),
     "reshaped and back": (reshape(sin(reshape(A, (12,))), (3, 4)), "sin(A)"),
     "gradient of a slice": (grad(sum(part(v, 1, 3) ** 2), v), "2*pad(v[1:3], (1, 1))"),
     "rosenbrock": (wood(v), "sum(100*(v[1:] - v[:3]**2)**2 + (1 - v[:3])**2)"),
@@ -149,14 +138,12 @@ LATEX = {
     "fraction": (x * y / (w + 1.0), r"\frac{x y}{w + 1}"),
     "functions": (tanh(x) ** 2 + exp(-y), r"\tanh^{2}\left(x\right) + e^{-y}"),
     "root": (sqrt(x + 1.0) * 0.5, r"0.5 \sqrt{x + 1}"),
-    "third": (x / 3.0, r"\frac{x}{3}"),
     "known constant": (exp(x) * (2 / math.sqrt(math.pi)), r"\frac{2 e^{x}}{\sqrt{\pi}}"),
     "cases": (
         where(x >= 0, x, -x),
         r"\begin{cases} x & \text{if } x \ge 0 \\ -x & \text{otherwise} \end{cases}",
     ),
     "matrices": (grad(sum((matmul(A, v) - u) ** 2), v), r"2 A^{\top} \left(A v - u\right)"),
-    "dot": (matmul(v, v), r"v^{\top} v"),
     "elementwise beside matrices": (
         u * sin(u) * matmul(A, v),
         r"u \odot \sin\left(u\right) \odot \left(A v\right)",
@@ -214,10 +201,6 @@ def padded(a, around):
     return np.pad(a.reshape((1,) * (len(pairs) - a.ndim) + a.shape), pairs)
 
 
-def remainder(a, b):
-    return a - np.floor(a / b) * b
-
-
 WORDS = {
     **{n: getattr(np, n) for n in dir(np) if isinstance(getattr(np, n), np.ufunc)},
     **{n: getattr(special, n) for n in ("erf", "erfc", "erfinv", "digamma", "xlogy", "xlog1py")},
@@ -231,7 +214,7 @@ WORDS = {
     "lgamma": special.gammaln,
     "sigmoid": special.expit,
     "softplus": lambda a: np.logaddexp(a, 0),
-    "remainder": remainder,
+    "remainder": lambda a, b: a - np.floor(a / b) * b,
     "sign": lambda a: np.sign(np.asarray(a) * 1.0),
     "polygamma": special.polygamma,
     "sum": reduction(np.sum),
@@ -285,7 +268,9 @@ def test_printed_text_means_what_the_op_computes(part):
     leaves = nodes(drawn.arrays)
     names = {n: f"a{k}" for k, n in enumerate(leaves)}
     arrays = {f"a{k}": a for k, a in enumerate(drawn.arrays)}
-    for expr, expected in zip(call(subject, drawn, leaves), truth(subject, drawn, True), strict=False):
+    for expr, expected in zip(
+        call(subject, drawn, leaves), truth(subject, drawn, True), strict=False
+    ):
         assert latex(expr, names)
         value = meaning(text(expr, names, limit=None), arrays)
         if value is None or subject.family in ("library", "create") or special_values(drawn):
@@ -484,7 +469,7 @@ def test_sympy_function_without_counterpart_is_named():
 def compiled(source, folder, count):
     file = folder / "f.c"
     file.write_text(source)
-    library = folder / "f.so"
+    library = folder / f"f{count}.so"
     flags = ["-std=c99", "-Wall", "-Werror", "-O1", "-shared", "-fPIC"]
     subprocess.run(["cc", *flags, str(file), "-o", str(library), "-lm"], check=True)
 
@@ -502,7 +487,8 @@ def test_c_source_gives_value_gradient_and_hessian(tmp_path):
     a, b = 0.3, 0.8
     e, s, k = math.exp(-a * a), math.sin(b), math.cos(b)
     mixed = -2 * a * e * k + 1
-    expected = [e * s + a * b, -2 * a * e * s + b, e * k + a, (4 * a * a - 2) * e * s, mixed, mixed, -e * s]
+    first = [e * s + a * b, -2 * a * e * s + b, e * k + a]
+    expected = [*first, (4 * a * a - 2) * e * s, mixed, mixed, -e * s]
     assert compiled(source, tmp_path, 7)([a, b]) == pytest.approx(expected, rel=1e-13)
 
 
@@ -513,6 +499,15 @@ def test_c_source_writes_small_tensors_out(tmp_path):
     source = to_c([tanh(matmul(A, v)), amax(A, 1), log(where(A > 0.5, A, 1.0))], [A, v])
     expected = [*np.tanh(a @ b), *a.max(1), *np.log(np.where(a > 0.5, a, 1.0)).ravel()]
     assert compiled(source, tmp_path, 18)([*a.ravel(), *b]) == pytest.approx(expected, rel=1e-14)
+    source = to_c(sum(v * v), [u, v], derivatives=2)
+    expected = [
+        b @ b,
+        *np.zeros(3),
+        *(2 * b),
+        *np.zeros((3, 7)).ravel(),
+        *np.eye(4, 7, 3).ravel() * 2,
+    ]
+    assert compiled(source, tmp_path, 57)([*np.ones(3), *b]) == pytest.approx(expected, rel=1e-14)
 
 
 def test_numpy_source_computes_the_expression():
@@ -521,7 +516,9 @@ def test_numpy_source_computes_the_expression():
     source = to_numpy_source(A / sum(A, 1, True) * exp(v) - mean(A, 0), {A: "a", v: "b"}, name="g")
     scope = {}
     exec(source, scope)
-    np.testing.assert_allclose(scope["g"](a, b), a / a.sum(1, keepdims=True) * np.exp(b) - a.mean(0))
+    np.testing.assert_allclose(
+        scope["g"](a, b), a / a.sum(1, keepdims=True) * np.exp(b) - a.mean(0)
+    )
 
 
 def test_source_names_the_function_it_lacks():

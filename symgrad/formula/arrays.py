@@ -256,7 +256,8 @@ def narrow(table: Table, x: Term, starts: Shape, steps: Shape, counts: Shape) ->
     """Every step-th element of `x` along each logical axis."""
     first = len(counts) - len(x.shape)
     chosen: list[Item] = [
-        (0, 1, 1) if n == 1 else (starts[d], steps[d], counts[d]) for d, n in enumerate(x.shape, first)
+        (0, 1, 1) if n == 1 else (starts[d], steps[d], counts[d])
+        for d, n in enumerate(x.shape, first)
     ]
     return select(table, x, chosen)
 

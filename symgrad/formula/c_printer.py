@@ -29,7 +29,11 @@ HELPERS = {
 }
 """Functions that C's library lacks, each written out in the files that call it."""
 KNOWN = frozenset(MATH_H) | frozenset(HELPERS)
-CASTS = {"bool": "({0} != 0)", **{f"int{n}": "trunc({0})" for n in (8, 16, 32, 64)}, "uint8": "trunc({0})"}
+CASTS = {
+    "bool": "({0} != 0)",
+    **{f"int{n}": "trunc({0})" for n in (8, 16, 32, 64)},
+    "uint8": "trunc({0})",
+}
 LONG = 20
 """A term of more operations than this gets a variable."""
 
@@ -69,7 +73,9 @@ def _code(t: Term, args: list[str]) -> str:
     if t.head == "number":
         return _number(t.data)
     if t.head == "symbol":
-        return {"pi": repr(3.141592653589793), "e": repr(2.718281828459045)}.get(t.data[0], t.data[0])
+        return {"pi": repr(3.141592653589793), "e": repr(2.718281828459045)}.get(
+            t.data[0], t.data[0]
+        )
     if t.head == "sum":
         constant, factors = t.data
         parts = [_scaled(c, a) for c, a in zip(factors, args, strict=True)]

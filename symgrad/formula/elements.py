@@ -94,7 +94,9 @@ def _node(
     if op.family == "contract":
         return _product(args[0], args[1], node, join)
     if op.family in ("movement", "create") or (isinstance(op, Index) and op.reads):
-        places = [np.asarray(a.astype(np.int64)) for a in args[1:]] if op.family == "index" else args[1:]
+        places = (
+            [np.asarray(a.astype(np.int64)) for a in args[1:]] if op.family == "index" else args[1:]
+        )
         return np.asarray(op.ref(*args[:1], *places, **attrs)).astype(object)
     raise NotImplementedError(
         f"{op.name}: has no formula element by element (got {node!r}); give its result a name instead"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from symgrad.expr import Expr
 from symgrad.formula.constants import fraction
@@ -123,7 +122,7 @@ class LatexPrinter:
 
     def write(self, t: Term, letters: Letters) -> Written:
         """The LaTeX of `t` itself, even if it has a name."""
-        stack = [(a, k) for a, k, _ in _below(t, letters)]
+        stack = _below(t, letters)
         while stack:
             key = stack[-1]
             if key in self.memo:
@@ -133,7 +132,7 @@ class LatexPrinter:
             if term in self.names:
                 self.memo[key] = subscripted(symbol(self.names[term]), inner), ATOM
                 continue
-            missing = [(a, k) for a, k, _ in _below(term, inner) if (a, k) not in self.memo]
+            missing = [(a, k) for a, k in _below(term, inner) if (a, k) not in self.memo]
             if missing:
                 stack.extend(missing)
                 continue
@@ -174,21 +173,21 @@ def _fresh(letters: Iterable[str], n: int) -> list[str]:
     return found[:n]
 
 
-def _below(t: Term, letters: Letters) -> list[tuple[Term, Letters, Any]]:
+def _below(t: Term, letters: Letters) -> list[tuple[Term, Letters]]:
     """The arguments of `t` and the letters they are written with."""
     if t.head == "reduce":
-        return [(t.args[0], _bound(t, letters)[0], None)]
+        return [(t.args[0], _bound(t, letters)[0])]
     if letters is None or t.head in ("number", "symbol"):
-        return [(a, None, None) for a in t.args]
+        return [(a, None) for a in t.args]
     if t.head not in COMPONENTWISE:
-        return [(t, None, None)]
+        return [(t, None)]
     if t.head == "permute":
         every = ("0",) * (len(t.data) - len(letters)) + letters
         inner = [every[t.data.index(d)] for d in range(len(t.args[0].shape))]
-        return [(t.args[0], tuple(inner), None)]
+        return [(t.args[0], tuple(inner))]
     if t.head == "index":
-        return [(t.args[0], _indices(t, letters), None)]
-    return [(a, _aligned(a, letters), None) for a in t.args]
+        return [(t.args[0], _indices(t, letters))]
+    return [(a, _aligned(a, letters)) for a in t.args]
 
 
 def _bound(t: Term, letters: Letters) -> tuple[tuple[str, ...], list[str]]:
@@ -325,7 +324,9 @@ def _factors(
     above = _joined(p, upper, alone)
     number, divisor = (_in_latex(part) for part in fraction(coefficient))
     if number != "1" or not upper:
-        above = f"{number} {above}".rstrip() if not above[:1].isdigit() else rf"{number} \cdot {above}"
+        above = (
+            f"{number} {above}".rstrip() if not above[:1].isdigit() else rf"{number} \cdot {above}"
+        )
     if not lower and not divisor:
         return (above, TIMES) if len(upper) != 1 or number != "1" else upper[0][0]
     below = _joined(p, lower, not divisor)
@@ -426,7 +427,7 @@ def _index(p: LatexPrinter, t: Term, letters: Letters) -> Written:
 
 def _permute(p: LatexPrinter, t: Term, letters: Letters) -> Written:
     if letters is not None:
-        return p.memo[_below(t, letters)[0][:2]]
+        return p.memo[_below(t, letters)[0]]
     order = t.data
     base = p.of(t.args[0], None, POSTFIX)
     if order == (*range(len(order) - 2), len(order) - 1, len(order) - 2):

@@ -117,9 +117,7 @@ def _term(
     name = "cat" if op.pieces else op.name
     if op.family == "cumulative":
         name = op.name.removesuffix("_axis")
-    attributes = tuple(
-        f"{k}={show(v)}" for k, v in node.attributes().items() if v is not None
-    )
+    attributes = tuple(f"{k}={show(v)}" for k, v in node.attributes().items() if v is not None)
     shapes = tuple(a.shape for a in node.args)
     return arrays.opaque(table, args, name, attributes, shapes, node.shape)
 

@@ -204,7 +204,9 @@ class Rewriter:
             if e == 1 and coefficient == 1:
                 return x
             if e == 1 and coefficient == -1 and x.head == "sum" and any(c < 0 for c in x.data[1]):
-                return self.add([(-c, a) for c, a in zip(x.data[1], x.args, strict=True)], -x.data[0])
+                return self.add(
+                    [(-c, a) for c, a in zip(x.data[1], x.args, strict=True)], -x.data[0]
+                )
         choice = [x for x, e in left.items() if e == 1 and _is_selection(x)]
         if len(choice) == 1 and (len(left) == 1 or choice[0].args[0].head == "number"):
             value, condition, zero = choice[0].args

@@ -25,7 +25,7 @@ from symgrad.formula.read import Names, is_leaf, read
 from symgrad.formula.text import Printer
 from symgrad.formula.tree import Table, Term, minimal
 from symgrad.op import constant
-from symgrad.ops.movement import narrow_step, reshape
+from symgrad.ops.movement import full, narrow_step, reshape
 
 
 def to_numpy_source(expr: Expr, names: Names | None = None, name: str = "f") -> str:
@@ -51,7 +51,11 @@ def to_numpy_source(expr: Expr, names: Names | None = None, name: str = "f") -> 
     printer.visit(roots)
     result = bound.get(roots[0]) or printer.of(roots[0], 0)
     if roots[0].shape != minimal(expr.shape):
-        inside = result if printer.rank[roots[0]] <= expr.ndim else printer.exact(roots[0], roots[0].shape)
+        inside = (
+            result
+            if printer.rank[roots[0]] <= expr.ndim
+            else printer.exact(roots[0], roots[0].shape)
+        )
         result = f"np.broadcast_to({inside}, {tuple(expr.shape)})"
     elif printer.rank[roots[0]] != expr.ndim:
         result = f"np.reshape({result}, {tuple(expr.shape)})"
@@ -109,15 +113,15 @@ def to_c(
     lines, helpers = assignments(flat)
     top = "".join(HELPERS[h] + "\n\n" for h in helpers)
     body = "\n".join(f"    {line}" for line in lines)
-    return (
-        f"#include <math.h>\n\n{top}void {name}(const double *in, double *out)\n{{\n{body}\n}}\n"
-    )
+    return f"#include <math.h>\n\n{top}void {name}(const double *in, double *out)\n{{\n{body}\n}}\n"
 
 
 def _derivatives(root: Expr, inputs: Sequence[Expr], order: int) -> list[Expr]:
     """Gradient, and Hessian row by row, each as expressions in the order of the inputs."""
     if order > 2:
-        raise ValueError(f"to_c: derivatives goes up to 2 (got {order}); pass further ones as outputs")
+        raise ValueError(
+            f"to_c: derivatives goes up to 2 (got {order}); pass further ones as outputs"
+        )
     first = _gradient(root, inputs)
     rows = first
     if order == 1:
@@ -126,17 +130,17 @@ def _derivatives(root: Expr, inputs: Sequence[Expr], order: int) -> list[Expr]:
     for g, x in zip(rows, inputs, strict=True):
         for place in np.ndindex(x.shape):
             starts, ones = tuple(place), (1,) * x.ndim
-            element = reshape(narrow_step(g, starts=starts, steps=ones, counts=ones), ()) if x.ndim else g
+            element = (
+                reshape(narrow_step(g, starts=starts, steps=ones, counts=ones), ()) if x.ndim else g
+            )
             result += _gradient(element, inputs)
     return result
 
 
 def _gradient(root: Expr, inputs: Sequence[Expr]) -> list[Expr]:
     found = pullback([root], [constant(1.0, root.dtype)], inputs)
-    zeros = [reshape(constant(0.0, root.dtype), (1,) * x.ndim) for x in inputs]
-    return [
-        z if g is None else g for g, z in zip(found, zeros, strict=True)
-    ]
+    zeros = [full(0.0, x.shape, root.dtype) for x in inputs]
+    return [z if g is None else g for g, z in zip(found, zeros, strict=True)]
 
 
 def _elements(table: Table, roots: Sequence[Expr], inputs: Sequence[Expr]) -> list[np.ndarray]:

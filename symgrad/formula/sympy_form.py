@@ -270,5 +270,3 @@ def _written_out(
         return result.item()
     flat = [sp.sympify(v) for v in result.ravel()]
     return sp.Matrix(*result.shape, flat) if result.ndim == 2 else sp.Array(flat, result.shape)
-
-

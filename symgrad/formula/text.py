@@ -147,7 +147,9 @@ class Printer:
     def scaled(self, coefficient: Number, t: Term) -> Written:
         """A positive number times a term."""
         if t.head == "product" and t not in self.names:
-            return _factors(self, coefficient * t.data[0], list(zip(t.args, t.data[1], strict=True)))
+            return _factors(
+                self, coefficient * t.data[0], list(zip(t.args, t.data[1], strict=True))
+            )
         return _factors(self, coefficient, [(t, 1)])
 
 
@@ -229,7 +231,9 @@ def place(t: Term, named: bool) -> tuple[int, int]:
     return {"sum": 3, "compare": 3, "logic": 3, "piecewise": 4}.get(t.head, 2), 0
 
 
-def flattened(p: HasNames, pairs: Iterable[tuple[Term, Number]]) -> tuple[Number, list[tuple[Term, Number]]]:
+def flattened(
+    p: HasNames, pairs: Iterable[tuple[Term, Number]]
+) -> tuple[Number, list[tuple[Term, Number]]]:
     """Factors without products among them, and the number these contain."""
     coefficient: Number = 1
     result: list[tuple[Term, Number]] = []
@@ -311,16 +315,15 @@ def _logic(p: Printer, t: Term) -> Written:
     if t.data == "not":
         return f"~{p.of(t.args[0], UNARY)}", UNARY
     sign = {"and": " & ", "or": " | ", "xor": " ^ "}[t.data]
-    parts = [
-        p.of(a, BITS if a.head == "logic" and a.data == t.data else BITS + 1) for a in t.args
-    ]
+    parts = [p.of(a, BITS if a.head == "logic" and a.data == t.data else BITS + 1) for a in t.args]
     return sign.join(parts), BITS
 
 
 def _piecewise(p: Printer, t: Term) -> Written:
     *pairs, otherwise = t.args
     parts = [
-        f"{p.prefix}where({p.of(c, 0)}, {p.of(v, 0)}, " for v, c in zip(pairs[::2], pairs[1::2], strict=True)
+        f"{p.prefix}where({p.of(c, 0)}, {p.of(v, 0)}, "
+        for v, c in zip(pairs[::2], pairs[1::2], strict=True)
     ]
     return "".join(parts) + p.of(otherwise, 0) + ")" * len(parts), ATOM
 
