@@ -27,7 +27,7 @@ from symgrad import dtypes
 from symgrad.calculus.batching import batched
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import INPUT, STATE, Op, input_node
+from symgrad.op import INPUT, STATE, Op, grad_mode, input_node
 from symgrad.ops.arithmetic import add
 from symgrad.ops.movement import full
 
@@ -158,6 +158,19 @@ class _Pack(Op):
 APPLY, RESULT, GATHER, PACK = _Apply(), _Result(), _Gather(), _Pack()
 
 
+def _call_node(args: tuple[Expr, ...], attrs: tuple[Any, ...] = ()) -> Expr:
+    """The node of a call. It counts as computed, so that evaluation does not go on behind it."""
+    node = Expr(APPLY, args, (), (), dtypes.float64)
+    node.requires_grad = STATE.grad and any(a.requires_grad for a in args)
+    if not STATE.tracing:
+        node.value = 0.0
+    return node
+
+
+# A call that is recorded again, on other arguments, is made by the same rule.
+APPLY.rewrites = (_call_node,)
+
+
 def _token(call: Call) -> Expr:
     token = Expr(INPUT, (), (), (), dtypes.int64, False, np.array(0))
     token.meta = call
@@ -212,10 +225,8 @@ def apply(call: Call, operands: Sequence[Expr], saved: Sequence[Expr], values: S
     values : sequence of Expr
         What it computed, a node per result.
     """
-    node = Expr(APPLY, (*operands, *saved, *values, _token(call)), (), (), dtypes.float64)
-    node.requires_grad = any(a.requires_grad for a in operands)
-    if not STATE.tracing:
-        node.value = 0.0
+    with grad_mode(True):
+        node = _call_node((*operands, *saved, *values, _token(call)))
     call.node = weakref.ref(node)
     made = []
     for number, value in enumerate(values):

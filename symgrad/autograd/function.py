@@ -206,13 +206,16 @@ class _UserCall(Call):
         return Tensor(source)
 
     def context(self, node: Expr) -> Any:
-        """The context for a node of this call: its own, or one for a call recorded again."""
-        if self.node() is node or not self.tensors:
+        """The context for a node of this call: its own, or one whose tensors are functions of the node's."""
+        if not self.tensors or (self.node() is node and not STATE.grad):
             return self.ctx
         made = object.__new__(type(self.ctx))
         made.__dict__.update(self.ctx.__dict__)
         for name, place in self.tensors.items():
-            setattr(made, name, Tensor(node.args[self.operands + place]))
+            value = node.args[self.operands + place]
+            if STATE.grad:
+                value = revived(value, node.args[: self.operands])
+            setattr(made, name, Tensor(value))
         made._call = self
         return made
 
