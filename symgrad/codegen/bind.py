@@ -154,7 +154,7 @@ def bind_entry(
     spec = EntrySpec(
         inputs=inputs,
         output=output,
-        slots=first_piece + len(program.pieces),
+        slots=first_piece + len(program.pieces) + (program.status_slot is not None),
         plan=whole.address,
         run=plan.runner_symbols()["sg_run"],
         fallback=fallback,
@@ -162,6 +162,7 @@ def bind_entry(
         arena_bytes=program.arena_bytes,
         arena=list(enumerate(program.pieces, first_piece)),
         release_gil=program.cost_ns > RELEASE_GIL_NS,
+        status_slot=program.status_slot,
         keep=tuple(keep),
     )
     made = make_entry(spec)

@@ -6,8 +6,10 @@ Structures:
 * `Program`: segments and library routines in order, the buffers each call needs, and what goes
   in and out. `Program.run` takes arrays and gives new arrays.
 
-Slots are numbered: inputs, outputs, then scratch pieces of one arena. A program without routines
-is a single native call. Start reading at `Program`.
+Slots are numbered: inputs, outputs, scratch pieces of one arena, and a status word if there are
+native library calls: where one of them fails, the program runs again with Python's routines,
+which raise the error. A program without Python routines is a single native call.
+Start reading at `Program`.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from symgrad.codegen import gemm, jit, kernels, plan
+from symgrad.codegen import gemm, jit, kernels, lapack, plan
 from symgrad.codegen.entry import EagerSpec, make_executor
+from symgrad.codegen.lapack import LapackCall
 from symgrad.codegen.layout import Layout
 from symgrad.codegen.plan import RELEASE_GIL_NS, Launch, Plan
 from symgrad.schedule.affine import row_major
@@ -60,6 +63,8 @@ class Program:
         Whether the whole program is one native call.
     cost_ns : int
         Estimated serial time.
+    status_slot : int or None
+        Where native library calls report a failure.
     """
 
     def __init__(self, schedule: Schedule, outputs: Sequence[Node], inline: bool) -> None:
@@ -74,17 +79,17 @@ class Program:
         self.layouts: list[Layout] = []
         self._inline = inline
         self._prepare_layouts()
+        self._calls = self._library_calls()
         self.pieces: list[int] = []
         self.arena_bytes = 0
         self._place_temporaries()
-        self.steps: list[Segment | Routine] = []
-        self._assemble()
+        after = len(self.inputs) + len(self.outputs) + len(self.pieces)
+        self.status_slot = after if self._calls else None
+        self.steps = self._assembled(self._calls)
         self.native = all(isinstance(s, Segment) for s in self.steps) and len(self.steps) <= 1
         launches = [x for s in self.steps if isinstance(s, Segment) for x in s.launches]
         self.cost_ns = sum(x.cost_ns for x in launches)
-        self._plans: list[Plan | Routine] = [
-            s.plan() if isinstance(s, Segment) else s for s in self.steps
-        ]
+        self._plans = _plans_of(self.steps)
         self._spec: EagerSpec | None = None
 
     # -- building ---------------------------------------------------------------------
@@ -94,6 +99,16 @@ class Program:
             if isinstance(step, Loops):
                 self.layouts.append(Layout(step.build(), self._inline))
         self._compiled = kernels.compile_layouts(self.layouts)
+
+    def _library_calls(self) -> dict[int, LapackCall]:
+        """Native calls of library ops, by number of their result."""
+        found = {}
+        for step in self.schedule.steps:
+            if isinstance(step, Routine):
+                call = lapack.native_call(step.target)
+                if call is not None:
+                    found[step.target.number] = call
+        return found
 
     def _place_temporaries(self) -> None:
         """Give each temporary a place in the arena, reusing room of those no longer needed."""
@@ -136,7 +151,9 @@ class Program:
                 if number in owned and last[number] == place:
                     free.append(owned[number])
         self.scratch_at = top
-        scratch = max((y.scratch_bytes for y in self.layouts), default=0)
+        needs = [y.scratch_bytes for y in self.layouts]
+        needs += [call.scratch_bytes for call in self._calls.values()]
+        scratch = max(needs, default=0)
         if scratch:
             self._new_piece(-1, top)
         self.arena_bytes = top + scratch
@@ -145,21 +162,39 @@ class Program:
         self.slots[number] = len(self.inputs) + len(self.outputs) + len(self.pieces)
         self.pieces.append(offset)
 
-    def _assemble(self) -> None:
+    def _assembled(self, calls: dict[int, LapackCall]) -> list[Segment | Routine]:
+        """The steps, with the library calls given made natively."""
+        steps: list[Segment | Routine] = []
         layouts = iter(zip(self.layouts, self._compiled, strict=True))
         for step in self.schedule.steps:
-            if isinstance(step, Routine):
-                self.steps.append(step)
+            call = calls.get(step.target.number) if isinstance(step, Routine) else None
+            if isinstance(step, Routine) and call is None:
+                steps.append(step)
                 continue
-            if not self.steps or not isinstance(self.steps[-1], Segment):
-                self.steps.append(Segment())
-            segment = self.steps[-1]
+            if not steps or not isinstance(steps[-1], Segment):
+                steps.append(Segment())
+            segment = steps[-1]
             assert isinstance(segment, Segment)
-            if isinstance(step, Product):
+            if isinstance(step, Routine):
+                assert call is not None
+                self._add_call(segment, step, call)
+            elif isinstance(step, Product):
                 self._add_product(segment, step)
             else:
                 layout, (address, library) = next(layouts)
                 self._add_loops(segment, layout, address, library)
+        return steps
+
+    def _add_call(self, segment: Segment, step: Routine, call: LapackCall) -> None:
+        if call.batch == 0:
+            return
+        assert self.status_slot is not None
+        buffers = [self.slots[n.number] for n in (*step.operands, step.target)]
+        # Without need for scratch memory any slot will do.
+        scratch = self.slots.get(-1, buffers[0])
+        launch, library = call.launch(self.status_slot, scratch, tuple(buffers))
+        segment.launches.append(launch)
+        segment.keep.append(library)
 
     def _add_loops(self, segment: Segment, layout: Layout, address: int, library: object) -> None:
         arguments = []
@@ -222,7 +257,11 @@ class Program:
             if self._spec is None:
                 self._spec = self._native_spec()
             return make_executor()(self._spec.address, arrays)
-        return self._run_steps(arrays)
+        return self._run_steps(arrays, self._plans)
+
+    def _run_in_python(self, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        """Compute with Python's routines in place of native library calls."""
+        return self._run_steps(arrays, _plans_of(self._assembled({})))
 
     def whole_plan(self) -> Plan:
         """The one plan of a native program."""
@@ -240,10 +279,13 @@ class Program:
             arena_bytes=self.arena_bytes,
             arena=self.pieces,
             release_gil=self.cost_ns > RELEASE_GIL_NS,
+            failed=self._run_in_python if self._calls else None,
             keep=(whole,),
         )
 
-    def _run_steps(self, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+    def _run_steps(
+        self, arrays: tuple[np.ndarray, ...], plans: list[Plan | Routine]
+    ) -> tuple[np.ndarray, ...]:
         """Native segments and library routines in turn, on one table of arrays."""
         arena = np.empty(self.arena_bytes + ALIGN, np.uint8)
         shift = -arena.ctypes.data % ALIGN
@@ -260,10 +302,14 @@ class Program:
                 room = n.size * n.dtype.itemsize
                 piece = arena[shift + offset : shift + offset + room]
                 table.append(piece.view(n.dtype.numpy).reshape(n.shape))
-        slots = np.array([a.__array_interface__["data"][0] for a in table], np.uintp)
-        for step in self._plans:
+        status = np.zeros(1, np.int64)
+        addresses = [a.__array_interface__["data"][0] for a in (*table, status)]
+        slots = np.array(addresses, np.uintp)
+        for step in plans:
             if isinstance(step, Plan):
                 plan.run(step, slots)
+                if status[0]:
+                    return self._run_in_python(arrays)
             else:
                 target = step.target
                 operands = [table[self.slots[a.number]] for a in step.operands]
@@ -281,6 +327,10 @@ class Program:
     def asm(self) -> str:
         """The machine code of the program's kernels."""
         return jit.emit_assembly(self.llvm())
+
+
+def _plans_of(steps: list[Segment | Routine]) -> list[Plan | Routine]:
+    return [s.plan() if isinstance(s, Segment) else s for s in steps]
 
 
 def _three(strides: tuple[int, ...]) -> tuple[int, int, int]:

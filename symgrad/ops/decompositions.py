@@ -103,6 +103,7 @@ class eigh_packed(Library):
     """
 
     public = False
+    native = "eigh"
     eager_check = False
     attributes = ("uplo",)
     ref = _ref_eigh_packed
@@ -217,6 +218,7 @@ class qr_packed(Library):
     """Q and R, each in row-major order, one after the other along the last axis."""
 
     public = False
+    native = "qr"
     eager_check = False
     attributes = ("complete",)
     ref = _ref_qr_packed

@@ -225,6 +225,7 @@ class linalg_det(Library):
     """Determinant of square matrices; derivatives of every order are right at singular ones."""
 
     aliases = ("det",)
+    native = "det"
     eager_check = False
     ref = np.linalg.det
     samples = (
@@ -263,6 +264,7 @@ class slogdet_pair(Library):
     """Sign of the determinant and logarithm of its absolute value, along a new last axis."""
 
     public = False
+    native = "slogdet"
     eager_check = False
     ref = _ref_pair
     samples = (Case(T(3, 3, make=dominant)), Case(T(2, 3, 3, make=dominant)))

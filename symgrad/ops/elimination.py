@@ -76,6 +76,7 @@ class lu_pivots(Library):
     """Row exchanges of the LU decomposition, counted from 1, as int32."""
 
     public = False
+    native = "pivots"
     eager_check = False
     nodiff = "piecewise constant"
     samples = (Case(T(3, 3)), Case(T(2, 4, 3)), Case(T(2, 3)))
@@ -123,6 +124,7 @@ class lu_packed(Library):
     """L below the diagonal and U on and above it; the unit diagonal of L is not kept."""
 
     public = False
+    native = "lu"
     eager_check = False
     samples = (
         Case(T(3, 3, make=dominant)),

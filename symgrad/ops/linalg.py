@@ -165,6 +165,7 @@ class triangular(Library):
     """Solution X of A X = B, where only one triangle of A is read."""
 
     public = False
+    native = "triangular"
     eager_check = False
     attributes = ("upper", "unit")
     ref = _ref_triangular
@@ -258,6 +259,7 @@ class cholesky_factor(Library):
     """
 
     public = False
+    native = "cholesky"
     ref = _ref_cholesky
     samples = (
         Case(T(3, 3, make=positive_definite), smooth=False),
@@ -402,6 +404,7 @@ class general_solve(Library):
     """Solution X of A X = B by LU; the derivative solves with A', without an inverse."""
 
     public = False
+    native = "solve"
     ref = _ref_solve
     samples = (
         Case(T(3, 3, make=dominant), T(3, 2)),
@@ -489,6 +492,7 @@ class inverse_matrix(Library):
     """Inverse of square matrices; without `check`, infinities where there is none."""
 
     public = False
+    native = "inverse"
     attributes = ("check",)
     ref = _ref_inverse
     samples = (

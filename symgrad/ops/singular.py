@@ -83,6 +83,7 @@ class svd_packed(Library):
     """
 
     public = False
+    native = "svd"
     attributes = ("full",)
     ref = _ref_svd_packed
     samples = (Case(T(3, 3), full=False), Case(T(4, 2), full=False), Case(T(2, 2, 3), full=False))

@@ -1,0 +1,383 @@
+"""Library calls from compiled code: LAPACK and BLAS through the addresses that SciPy gives.
+
+Two structures:
+
+* `LapackCall`: how one library op is called: its kernel's routine, the words of its launch,
+  scratch memory, estimated time;
+* `_KINDS`: what an op's ``native`` names -> a function that makes the `LapackCall`.
+
+An op without a kind here, of another dtype, or too large for 32-bit sizes stays a Python routine.
+What LAPACK refuses (`status`) is computed again by the routine, which knows the words of the
+error. SciPy's own thread pool serves large matrices. Start reading at `native_call`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import re
+import threading
+from collections.abc import Callable
+from functools import cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from symgrad.codegen import jit, kernels
+from symgrad.codegen.ir import Module
+from symgrad.codegen.lapack_body import symbol
+from symgrad.codegen.lapack_kernels import emit_kernel
+from symgrad.codegen.plan import Launch
+from symgrad.schedule.canonical import Node
+
+LARGEST = 2**31 - 1
+"""Sizes are 32-bit integers in these libraries."""
+
+MAX_STRIPS = 16
+"""Parts of a batch that may run at the same time, each with scratch memory of its own."""
+
+CALL_NS = 300
+
+# Types of the arguments of each routine: i(nteger), l(etter), x (elements).
+_BLAS = {"trsm": "llllii" + "xxixi", "trsv": "llli" + "xixi"}
+_LAPACK = {
+    "potrf": "lixii",
+    "getrf": "iixiii",
+    "getrs": "liixiixii",
+    "syevd": "llixixxiiii",
+    "gelqf": "iixixxii",
+    "orglq": "iiixixxii",
+    "gesdd": "liixixxixixiii",
+}
+_USES = {
+    "potrf": ("potrf",),
+    "trsm": ("trsm",),
+    "trsv": ("trsv",),
+    "solve": ("getrf", "getrs", "trsm"),
+    "inverse": ("getrf", "trsm"),
+    "det": ("getrf",),
+    "slogdet": ("getrf",),
+    "lu": ("getrf",),
+    "pivots": ("getrf",),
+    "syevd": ("syevd",),
+    "qr": ("gelqf", "orglq"),
+    "gesdd": ("gesdd",),
+}
+_IN_DOUBLE = ("det", "slogdet")
+_ELEMENTS = {"double": ("d", 8), "float": ("s", 4)}
+_COMPILED: dict[tuple[str, str], tuple[int, jit.Library]] = {}
+_LOCK = threading.RLock()
+
+
+class LapackCall(NamedTuple):
+    """How a library op is called natively.
+
+    Attributes
+    ----------
+    routine, element : str
+        Name the kernel.
+    sizes : tuple of int
+        The words after the slot numbers of operands and result.
+    batch : int
+        How many matrices; 0 if there is nothing to do.
+    strip_bytes : int
+        Scratch memory of one strip of the batch.
+    cost_ns : int
+        Estimated serial time.
+    """
+
+    routine: str
+    element: str
+    sizes: tuple[int, ...]
+    batch: int
+    strip_bytes: int
+    cost_ns: int
+
+    @property
+    def strips(self) -> int:
+        """Into how many parts the batch is split."""
+        return min(self.batch, MAX_STRIPS)
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Scratch memory of the whole launch."""
+        return self.strips * self.strip_bytes
+
+    def launch(self, status: int, scratch: int, buffers: tuple[int, ...]) -> tuple[Launch, object]:
+        """The launch, for the slots of status, scratch memory, operands and result, and its code."""
+        address, library = _kernel(self.routine, self.element)
+        head = (status, scratch, self.strip_bytes, self.batch, self.strips)
+        launch = Launch(address, (*head, *buffers, *self.sizes), self.strips, self.cost_ns)
+        return launch, library
+
+
+def native_call(node: Node) -> LapackCall | None:
+    """How to call a node's op natively, or None if it has to run as a Python routine."""
+    make = _KINDS.get(getattr(node.op, "native", ""))
+    element = node.args[0].dtype.kind if node.args else ""
+    if make is None or element not in _ELEMENTS:
+        return None
+    if any(a.dtype.kind != element for a in node.args):
+        return None
+    if node.size == 0:
+        return LapackCall("potrf", element, (), 0, 0, 0)
+    shapes = [a.shape for a in node.args]
+    if any(0 in shape for shape in shapes) or not _fits(shapes):
+        return None
+    call = make(_Matrices(shapes, element, node.attributes()))
+    if max(call.sizes) > LARGEST or not _available(call.routine, element):
+        return None
+    return call
+
+
+def _fits(shapes: list[tuple[int, ...]]) -> bool:
+    """Whether matrices of one batch are small enough."""
+    same = len({shape[:-2] for shape in shapes}) == 1
+    return same and all(shape[-2] * shape[-1] <= LARGEST for shape in shapes)
+
+
+# -- kinds --------------------------------------------------------------------------------
+
+
+class _Pieces:
+    """Places in a strip's scratch memory."""
+
+    def __init__(self, element: str) -> None:
+        self._item = _ELEMENTS[element][1]
+        self.bytes = 0
+
+    def elements(self, count: int) -> int:
+        """Room for elements; gives its offset in bytes."""
+        return self._add(count * self._item)
+
+    def doubles(self, count: int) -> int:
+        """Room for elements of double precision; gives its offset in bytes."""
+        return self._add(count * 8)
+
+    def integers(self, count: int) -> int:
+        """Room for 32-bit integers; gives its offset in bytes."""
+        return self._add(count * 4)
+
+    def _add(self, size: int) -> int:
+        place = self.bytes
+        self.bytes += -(-size // 64) * 64
+        return place
+
+
+class _Matrices:
+    """What a kind knows of a node: shapes, element kind, attributes."""
+
+    def __init__(
+        self, shapes: list[tuple[int, ...]], element: str, attributes: dict[str, Any]
+    ) -> None:
+        self.rows, self.columns = shapes[0][-2:]
+        self.right = shapes[-1][-1]
+        self.batch = math.prod(shapes[0][:-2])
+        self.element = element
+        self.attributes = attributes
+        self.pieces = _Pieces(element)
+
+    def call(self, routine: str, sizes: tuple[int, ...], flops: float) -> LapackCall:
+        """The call, at a rate that grows with the size of the matrices."""
+        rate = min(0.5 + min(self.rows, self.columns) / 16, 30.0)
+        if self.element == "float":
+            rate *= 2
+        cost = self.batch * (CALL_NS + flops / rate)
+        return LapackCall(
+            routine, self.element, sizes, self.batch, self.pieces.bytes, int(cost)
+        )
+
+
+def _cholesky(m: _Matrices) -> LapackCall:
+    n = m.rows
+    return m.call("potrf", (n,), n**3 / 3)
+
+
+def _triangular(m: _Matrices) -> LapackCall:
+    n, k, high = m.rows, m.right, m.attributes["upper"]
+    # The other way round: memory holds the transposed matrix.
+    triangle, diagonal = ord("L" if high else "U"), ord("U" if m.attributes["unit"] else "N")
+    routine = "trsv" if k == 1 else "trsm"
+    return m.call(routine, (n, k, triangle, diagonal), n * n * k)
+
+
+def _solve(m: _Matrices) -> LapackCall:
+    n, k = m.rows, m.right
+    m.pieces.elements(n * n)
+    return m.call("solve", (n, k, m.pieces.integers(n)), 2 * n**3 / 3 + 2 * n * n * k)
+
+
+def _inverse(m: _Matrices) -> LapackCall:
+    n = m.rows
+    m.pieces.elements(n * n)
+    sizes = (n, m.pieces.integers(n), int(m.attributes["check"]))
+    return m.call("inverse", sizes, 8 * n**3 / 3)
+
+
+def _determinant(m: _Matrices) -> LapackCall:
+    return _of_diagonal(m, "det")
+
+
+def _logarithm(m: _Matrices) -> LapackCall:
+    return _of_diagonal(m, "slogdet")
+
+
+def _of_diagonal(m: _Matrices, routine: str) -> LapackCall:
+    n = m.rows
+    m.pieces.doubles(n * n)
+    return m.call(routine, (n, m.pieces.integers(n)), 2 * n**3 / 3)
+
+
+def _lu(m: _Matrices) -> LapackCall:
+    return _rectangular(m, "lu")
+
+
+def _pivots(m: _Matrices) -> LapackCall:
+    return _rectangular(m, "pivots")
+
+
+def _rectangular(m: _Matrices, routine: str) -> LapackCall:
+    rows, columns = m.rows, m.columns
+    least = min(rows, columns)
+    m.pieces.elements(rows * columns)
+    sizes = (rows, columns, m.pieces.integers(least))
+    return m.call(routine, sizes, rows * columns * least)
+
+
+def _eigenvectors(m: _Matrices) -> LapackCall:
+    n = m.rows
+    m.pieces.elements(n * n)
+    # The least that the routine allows; it holds blocks as well.
+    work, numbers = (1 + 6 * n + 2 * n * n, 3 + 5 * n) if n > 1 else (1, 1)
+    places = m.pieces.elements(work), work, m.pieces.integers(numbers), numbers
+    return m.call("syevd", (n, ord(m.attributes["uplo"]), *places), 9 * n**3)
+
+
+def _orthogonal(m: _Matrices) -> LapackCall:
+    rows, columns = m.rows, m.columns
+    least = min(rows, columns)
+    kept = rows if m.attributes["complete"] else least
+    lead = max(columns, kept)
+    m.pieces.elements(lead * rows)
+    # Blocks of 64 are the largest that these routines use.
+    work = 64 * lead
+    places = m.pieces.elements(least), m.pieces.elements(work), work
+    sizes = (rows, columns, kept, lead, *places)
+    return m.call("qr", sizes, 4 * rows * max(columns, kept) * least)
+
+
+def _singular(m: _Matrices) -> LapackCall:
+    rows, columns = m.rows, m.columns
+    least = min(rows, columns)
+    full = m.attributes["full"]
+    left, right = (rows, columns) if full else (least, least)
+    mode = ord("A" if full else "S")
+    m.pieces.elements(rows * columns)
+    places = m.pieces.elements(rows * left), m.pieces.elements(right * columns)
+    work = _gesdd_work(m.element, mode, rows, columns, right)
+    more = m.pieces.elements(work), work, m.pieces.integers(8 * least)
+    sizes = (rows, columns, left, right, mode, *places, *more)
+    return m.call("gesdd", sizes, 20 * rows * columns * least)
+
+
+_KINDS: dict[str, Callable[[_Matrices], LapackCall]] = {
+    "cholesky": _cholesky,
+    "triangular": _triangular,
+    "solve": _solve,
+    "inverse": _inverse,
+    "det": _determinant,
+    "slogdet": _logarithm,
+    "lu": _lu,
+    "pivots": _pivots,
+    "eigh": _eigenvectors,
+    "qr": _orthogonal,
+    "svd": _singular,
+}
+
+
+def _gesdd_work(element: str, mode: int, rows: int, columns: int, right: int) -> int:
+    """The work space that the routine asks for."""
+    address = _address("gesdd", element)
+    if address is None:
+        return 0
+    dtype = np.float64 if element == "double" else np.float32
+    numbers = np.array([rows, columns, max(rows, 1), max(right, 1), -1, 0], np.int32)
+    work = np.zeros(1, dtype)
+    letter = ctypes.c_char(mode)
+    cell = [numbers.ctypes.data + 4 * k for k in range(6)]
+    data = work.ctypes.data
+    ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 14)(address)(
+        ctypes.addressof(letter), cell[0], cell[1], data, cell[2], data, data, cell[2], data, cell[3],
+        data, cell[4], data, cell[5],
+    )  # fmt: skip
+    # Single precision may have rounded the count down.
+    return int(work[0] * (1 + float(np.finfo(dtype).eps))) + 1
+
+
+# -- addresses and code -------------------------------------------------------------------
+
+
+def _signature(text: str) -> str:
+    """A capsule's C signature in the letters of `_LAPACK`; empty if it has other types."""
+    match = re.fullmatch(r"void \((.*)\)", text)
+    letters = []
+    for argument in match[1].split(", ") if match else ["?"]:
+        if argument == "int *":
+            letters.append("i")
+        elif argument == "char *":
+            letters.append("l")
+        elif re.fullmatch(r"\w+_[sd] \*", argument):
+            letters.append("x")
+        else:
+            return ""
+    return "".join(letters)
+
+
+@cache
+def _address(routine: str, element: str) -> int | None:
+    """Where SciPy has a routine; None if it takes other types than expected."""
+    if routine in _BLAS:
+        from scipy.linalg import cython_blas as module
+    else:
+        from scipy.linalg import cython_lapack as module
+    capsule = module.__pyx_capi__.get(_ELEMENTS[element][0] + routine)
+    if capsule is None:
+        return None
+    name_of = ctypes.PYFUNCTYPE(ctypes.c_char_p, ctypes.py_object)(
+        ("PyCapsule_GetName", ctypes.pythonapi)
+    )
+    pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+        ("PyCapsule_GetPointer", ctypes.pythonapi)
+    )
+    name = name_of(capsule)
+    expected = _BLAS.get(routine) or _LAPACK[routine]
+    if _signature(name.decode()) != expected:
+        return None
+    return int(pointer_of(capsule, name))
+
+
+def _needs(routine: str, element: str) -> list[tuple[str, str]]:
+    """The library routines behind a kernel, and their element kinds."""
+    kind = "double" if routine in _IN_DOUBLE else element
+    return [(name, kind) for name in _USES[routine]]
+
+
+def _available(routine: str, element: str) -> bool:
+    return all(_address(*need) is not None for need in _needs(routine, element))
+
+
+def _kernel(routine: str, element: str) -> tuple[int, jit.Library]:
+    """Address and owner of a kernel, compiled on first use."""
+    key = routine, element
+    with _LOCK:
+        if key not in _COMPILED:
+            for name, kind in _needs(routine, element):
+                address = _address(name, kind)
+                assert address is not None
+                jit.add_symbol(symbol(name, kind), address)
+            module = Module()
+            emit_kernel(module, "kernel", routine, element)
+            kernels.provide_math(module)
+            library = jit.compile_module(module, ["kernel"])
+            _COMPILED[key] = library["kernel"], library
+        return _COMPILED[key]
