@@ -35,13 +35,15 @@ def _names(given: Names | None) -> dict[Expr, Any]:
     return names
 
 
-def formula(self: Tensor, names: Names | None = None) -> str:
+def formula(self: Tensor, names: Names | None = None, limit: int | None = 200) -> str:
     """The expression that this tensor is, as text.
 
     Parameters
     ----------
     names : mapping of Tensor to str, optional
         Names of leaves, besides those given at creation (``name=``).
+    limit : int, optional
+        How many shared terms are written out; None for all.
 
     Examples
     --------
@@ -52,14 +54,14 @@ def formula(self: Tensor, names: Names | None = None) -> str:
     """
     from symgrad.formula.text import text
 
-    return text(_node(self), _names(names))
+    return text(_node(self), _names(names), limit)
 
 
-def latex(self: Tensor, names: Names | None = None) -> str:
-    """The expression that this tensor is, as LaTeX."""
+def latex(self: Tensor, names: Names | None = None, limit: int | None = 200) -> str:
+    """The expression that this tensor is, as LaTeX; arguments as in `formula`."""
     from symgrad.formula.latex import latex as printed
 
-    return printed(_node(self), _names(names))
+    return printed(_node(self), _names(names), limit)
 
 
 def _repr_latex_(self: Tensor) -> str | None:
@@ -116,7 +118,7 @@ def lambdify(arguments: Sequence[Any], expressions: Any) -> Any:
         nodes = [v.expr() if isinstance(v, Tensor) else constant(v, dtypes.float64) for v in values]
         table = dict(zip(symbols, nodes, strict=True))
         shape = np.broadcast_shapes(*[n.shape for n in nodes]) if nodes else ()
-        return _mapped(expressions, lambda e: _spread(from_sympy(e, table), shape))
+        return _mapped(from_sympy(expressions, table), lambda node: _spread(node, shape))
 
     function.__name__ = "lambdified"
     return compile(function)

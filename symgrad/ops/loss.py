@@ -423,7 +423,7 @@ class log_above(Elementwise):
         return np.maximum(np.log(x), -100.0)
 
     def sympy(sp: Any, x: Any) -> Any:
-        return sp.log(x)
+        return sp.Max(sp.log(x), -100)
 
     def partials(out: Expr, x: Expr) -> Any:
         return (1.0 / clamp_min(x, 1e-12),)
