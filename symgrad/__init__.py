@@ -33,9 +33,9 @@ from symgrad.tensor import Size, Tensor
 
 _interface.attach()
 
-from symgrad import random  # noqa: E402
-from symgrad.drawing import *  # noqa: E402, F403
-from symgrad.random import (  # noqa: E402
+from symgrad import random
+from symgrad.drawing import *
+from symgrad.random import (
     Generator,
     default_generator,
     get_rng_state,

@@ -48,13 +48,15 @@ class _State(threading.local):
     """Per-thread recording state.
 
     Grad mode; whether a compiled function is being traced; whether a node was recorded that can
-    fail on values (reset by the caller who asks); the table that interns calculus' own nodes.
+    fail on values (reset by the caller who asks); the capture of the function being traced; how
+    many levels of dual numbers are open; the table that interns calculus' own nodes.
     """
 
     grad = True
     tracing = False
     checked = False
     capture: Any = None
+    dual_levels = 0
     table: dict[Any, Expr] | None = None
 
 

@@ -381,6 +381,9 @@ def anchors(nodes: Sequence[Expr]) -> list[Expr]:
 
 def release(nodes: Sequence[Expr]) -> None:
     """Let go of the arguments of computed nodes that no derivative, formula or rule needs."""
+    if STATE.dual_levels:
+        # A tangent is pushed forward along arguments, whether or not they record derivatives.
+        return
     for n in nodes:
         if n.value is None or not n.args:
             continue

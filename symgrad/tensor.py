@@ -304,7 +304,7 @@ class Tensor:
 
     def _detached(self, quiet: bool) -> Tensor:
         node = self.expr()
-        cut = node if not node.requires_grad else detach(node)
+        cut = detach(node) if node.requires_grad or STATE.dual_levels else node
         if node.value is not None and cut is not node:
             cut.value = node.value
         made = Tensor(cut)
@@ -456,7 +456,7 @@ class Tensor:
         """The value as an array that must not be written."""
         node = self.expr()
         if node.value is None:
-            if STATE.tracing:
+            if STATE.tracing and runtime.look(node) is None:
                 refuse_look(node)
             runtime.evaluate([node])
         return runtime.array_of(node)

@@ -108,6 +108,7 @@ def enter_dual_level() -> int:
             "Nested forward mode AD is not supported at the moment; compose sg.func.jvp instead"
         )
     _LEVELS.current = _Level()
+    STATE.dual_levels += 1
     return 0
 
 
@@ -127,6 +128,7 @@ def exit_dual_level(*, level: int | None = None) -> None:
             f"supported (got {level}, the last one is 0)."
         )
     _LEVELS.current = None
+    STATE.dual_levels -= 1
 
 
 class dual_level:  # noqa: N801

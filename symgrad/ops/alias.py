@@ -78,6 +78,9 @@ class head(Alias):
     def partials(out: Expr, value: Expr, x: Expr, **attrs: Any) -> Any:
         return 1.0, None
 
+    def batched(count: int, value: Expr, x: Expr, *, name: str, detail: tuple[int, ...]) -> Any:
+        return head(value, x, name=name, detail=tuple(d + 1 for d in detail))
+
 
 @op
 class clone(Alias):
