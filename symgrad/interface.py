@@ -16,7 +16,7 @@ import numpy as np
 
 from symgrad import dtypes, ops, runtime, simplify  # noqa: F401 (attaches its rules)
 from symgrad.expr import Expr
-from symgrad.op import COMPOSITES, INPUT, REGISTRY, STATE, Composite, cast_to, constant
+from symgrad.op import COMPOSITES, INPUT, REGISTRY, STATE, Composite, Elementwise, cast_to, constant
 from symgrad.ops import index
 from symgrad.ops.alias import clone
 from symgrad.ops.arithmetic import where
@@ -235,14 +235,27 @@ def make_function(name: str, source: Callable[..., Any]) -> Callable[..., Any]:
     road = view_call if name in VIEWS else call
     plain, more = Note(name, False), Note(name, True)
     own = not isinstance(source, Composite) and name not in _NAMED_BY_CALL
+    single = source.single if isinstance(source, Elementwise) and source.arity == 1 else None
 
     def function(*args: Any, **kwargs: Any) -> Any:
+        if single is not None and len(args) == 1 and not kwargs and type(args[0]) is Tensor:
+            node = single(args[0].expr())
+            if node is not None:
+                return from_one(args[0], node)
         if kwargs and kwargs.get("out") is not None:
             return _into(function, args, kwargs)
         result = road(source, *args, **kwargs)
         return result if own else noted(result, more if len(args) > 1 or kwargs else plain)
 
     return _document(function, name, source)
+
+
+def from_one(x: Tensor, node: Expr) -> Tensor:
+    """The tensor of a node whose only tensor from outside memory can be `x`."""
+    made = wrap(node)
+    if x._family is not None and x._family.storage.outside is not None:
+        run_now(made)
+    return made
 
 
 _NAMED_BY_CALL = frozenset({"reshape", "permute", "expand", "swapaxes", "swapdims"})
@@ -300,6 +313,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 def _binary(source: Callable[..., Any], swapped: bool = False) -> Callable[..., Any]:
     """An operator: the shortest road from two operands to a node."""
+    pair = source.pair  # type: ignore[attr-defined]
 
     def method(self: Tensor, other: Any) -> Any:
         if type(other) is Tensor:
@@ -311,11 +325,15 @@ def _binary(source: Callable[..., Any], swapped: bool = False) -> Callable[..., 
         else:
             return NotImplemented
         x = self.expr()
-        result = wrap(source(y, x) if swapped else source(x, y))
-        family = self._family
-        if family is not None and family.storage.outside is not None:
-            run_now(result)
-        return result
+        node = pair(y, x) if swapped else pair(x, y)
+        if node is None:
+            node = source(y, x) if swapped else source(x, y)
+        made = from_one(self, node)
+        if type(other) is Tensor:
+            family = other._family
+            if family is not None and family.storage.outside is not None:
+                run_now(made)
+        return made
 
     return method
 

@@ -88,21 +88,70 @@ def pending(node: Expr) -> bool:
     return node.value is None
 
 
-def structure(nodes: Sequence[Expr]) -> list[Any]:
-    """What decides the code for `nodes`, as a hashable list (see the module docstring)."""
-    place: dict[int, int] = {}
-    parts: list[Any] = []
-    for number, n in enumerate(nodes):
-        place[id(n)] = number
-        if n.op is CONSTANT:
-            parts.append((n.attrs, n.dtype))
-        elif n.value is not None or not n.args:
-            parts.append((n.dtype, n.shape, n.op, n.attrs) if n.value is None else (n.dtype, n.shape))
-        else:
-            parts.append(
-                (n.op, n.attrs, n.shape, n.dtype, *[number - place[id(a)] for a in n.args])
-            )
-    return parts
+class Survey:
+    """One pass over a structure.
+
+    Attributes
+    ----------
+    place : dict of int to int
+        Position of each node, by ``id``.
+    parts : tuple
+        What decides the code (see the module docstring).
+    uses : list of int
+        How many references to each node come from the structure itself.
+    """
+
+    __slots__ = ("nodes", "parts", "place", "uses")
+
+    def __init__(self, nodes: Sequence[Expr], through: bool) -> None:
+        self.nodes = nodes
+        place: dict[int, int] = {}
+        uses = [0] * len(nodes)
+        parts: list[Any] = []
+        for number, n in enumerate(nodes):
+            place[id(n)] = number
+            args = n.args
+            op = n.op
+            if op is CONSTANT:
+                parts.append((n.attrs, n.dtype))
+                continue
+            pending_here = n.value is None
+            if args and (pending_here or (through and n.requires_grad and op is not INPUT)):
+                links = []
+                for a in args:
+                    k = place[id(a)]
+                    uses[k] += 1
+                    links.append(number - k)
+                parts.append(
+                    (op, n.attrs, n.shape, n.dtype, n.requires_grad, pending_here, *links)
+                )
+            elif pending_here:
+                parts.append((n.dtype, n.shape, op, n.attrs))
+            else:
+                parts.append((n.dtype, n.shape, n.requires_grad))
+        self.place = place
+        self.uses = uses
+        self.parts = tuple(parts)
+
+    def held(self, roots: Sequence[Expr]) -> tuple[int, ...]:
+        """Positions of pending nodes that something besides the structure refers to.
+
+        A node's reference count beyond its uses in the structure shows a holder: a tensor in the
+        user's hands, or another pending graph. Their values are worth storing.
+        """
+        counts = _reference_counts(self.nodes)
+        wanted = {id(r) for r in roots}
+        return tuple(
+            [
+                k
+                for k, (n, count, uses) in enumerate(zip(self.nodes, counts, self.uses, strict=True))
+                if count > uses + _OWN_REFERENCES
+                and n.value is None
+                and n.args
+                and n.op.family != "movement"
+                and id(n) not in wanted
+            ]
+        )
 
 
 def array_of(node: Expr) -> np.ndarray:
@@ -198,12 +247,12 @@ def evaluate(roots: Sequence[Expr]) -> None:
     if not wanted:
         return
     nodes = ancestors(wanted, pending)
-    held = held_elsewhere(nodes, wanted)
+    survey = Survey(nodes, False)
+    held = survey.held(wanted)
     seen_through = anchors([*wanted, *[nodes[k] for k in held]])
     if seen_through:
-        position = {id(n): k for k, n in enumerate(nodes)}
-        held = sorted({*held, *[position[id(x)] for x in seen_through]})
-    key = (tuple(structure(nodes)), tuple(held), _places(nodes, wanted))
+        held = tuple(sorted({*held, *[survey.place[id(x)] for x in seen_through]}))
+    key = (survey.parts, held, tuple([survey.place[id(n)] for n in wanted]))
     recipe = _RECIPES.get(key)
     if recipe is None:
         require_inputs(nodes)
@@ -214,32 +263,6 @@ def evaluate(roots: Sequence[Expr]) -> None:
     for node, array in zip(wanted, arrays, strict=True):
         node.value = array
     release(nodes)
-
-
-def _places(nodes: Sequence[Expr], wanted: Sequence[Expr]) -> tuple[int, ...]:
-    position = {id(n): k for k, n in enumerate(nodes)}
-    return tuple(position[id(n)] for n in wanted)
-
-
-def held_elsewhere(nodes: Sequence[Expr], roots: Sequence[Expr]) -> list[int]:
-    """Positions of pending nodes that something besides the structure refers to.
-
-    A node's reference count beyond its uses in the structure shows a holder: a tensor in the
-    user's hands, or another pending graph. Their values are worth storing.
-    """
-    counts = _reference_counts(nodes)
-    uses: dict[int, int] = {}
-    for n in nodes:
-        if n.value is None:
-            for a in n.args:
-                uses[id(a)] = uses.get(id(a), 0) + 1
-    wanted = {id(r) for r in roots}
-    found = []
-    for k, n in enumerate(nodes):
-        if n.value is None and n.args and n.op.family != "movement" and id(n) not in wanted:
-            if counts[k] > uses.get(id(n), 0) + _OWN_REFERENCES:
-                found.append(k)
-    return found
 
 
 def require_inputs(nodes: Sequence[Expr]) -> None:
@@ -305,22 +328,6 @@ def differentiable(node: Expr) -> bool:
     return node.value is None or (node.requires_grad and node.op is not INPUT)
 
 
-def gradient_structure(nodes: Sequence[Expr]) -> list[Any]:
-    """Like `structure`, for graphs whose computed nodes are differentiated through."""
-    place: dict[int, int] = {}
-    parts: list[Any] = []
-    for number, n in enumerate(nodes):
-        place[id(n)] = number
-        if n.op is CONSTANT:
-            parts.append((n.attrs, n.dtype))
-        elif n.args and differentiable(n):
-            links = [number - place[id(a)] for a in n.args]
-            parts.append((n.op, n.attrs, n.shape, n.dtype, n.requires_grad, n.value is None, *links))
-        else:
-            parts.append((n.dtype, n.shape, n.requires_grad))
-    return parts
-
-
 def gradients(
     outputs: Sequence[Expr], cotangents: Sequence[Expr], inputs: Sequence[Expr], nodes: Sequence[Expr]
 ) -> list[np.ndarray | None]:
@@ -339,15 +346,15 @@ def gradients(
         None where no path leads from the outputs to the input. Values of pending outputs are
         stored on the way.
     """
-    position = {id(n): k for k, n in enumerate(nodes)}
-    held = held_elsewhere(nodes, outputs)
+    survey = Survey(nodes, True)
+    position = survey.place
+    held = survey.held(outputs)
     key = (
-        "gradient",
-        tuple(gradient_structure(nodes)),
+        survey.parts,
         tuple([position[id(n)] for n in outputs]),
         tuple([position[id(n)] for n in cotangents]),
         tuple([position.get(id(n), -1) for n in inputs]),
-        tuple(held),
+        held,
     )
     found = _GRADIENTS.get(key)
     if found is None:
