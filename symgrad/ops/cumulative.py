@@ -1,13 +1,15 @@
 """Running sums, products and extrema along one axis, in order.
 
-`cumsum_axis`, `cumprod_axis`, `cummax_axis` and `cummin_axis` are the primitives. A running
-product is differentiated through its doubling form (`_doubled`), which is a polynomial and so
-right at zeros, at every order. Start reading at `cumsum`.
+`cumsum_axis`, `cumprod_axis`, `cummax_axis` and `cummin_axis` are the primitives. Products are
+differentiated by running products from both sides and by the linear `recurrence`, which is its own
+derivative: no division, so zeros need no care at any order. Start reading at `cumsum`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -15,12 +17,13 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import REGISTRY, Case, Cumulative, T, cast_to, composite, op
+from symgrad.op import Case, Cumulative, Library, T, cast_to, composite, op
 from symgrad.ops.arithmetic import eq, keep, ne, where
 from symgrad.ops.extrema import ValuesIndices
 from symgrad.ops.layout import axis_index
 from symgrad.ops.movement import embed, expand, flip, full, wrap_dim
-from symgrad.ops.reduce import OUT_OF_RANGE, part, summed_dtype
+from symgrad.ops.reduce import OUT_OF_RANGE, part, restore, summed_dtype
+from symgrad.ops.transcendental import exp
 
 
 class _Running(Cumulative):
@@ -60,30 +63,68 @@ class cumprod_axis(_Running):
         return sp.Function("cumprod")(x)
 
     def vjp(g: Expr, out: Expr, x: Expr, *, dim: int) -> Any:
-        levels = _doubled(x, dim)
-        result = g
-        for step, level in reversed(levels):
-            # level[i] meets level[i - step]; each receives the other.
-            later = _shifted(result * level, dim, -step, 0.0)
-            result = result * _shifted(level, dim, step, 1.0) + later
-        return (result,)
+        # g_j meets the product of x_1 ... x_j without x_i: what is before i, times what is behind.
+        before = _shifted(out, dim, 1, 1.0)
+        return (before * _from_behind(x, g, dim),)
 
 
-def _doubled(x: Expr, dim: int) -> list[tuple[int, Expr]]:
-    """The running products over 1, 2, 4, ... elements, with their lengths."""
-    levels = []
-    level = x
-    step = 1
-    while step < x.shape[dim]:
-        levels.append((step, level))
-        level = level * _shifted(level, dim, step, 1.0)
-        step *= 2
-    return levels
+def _from_behind(a: Expr, b: Expr, dim: int) -> Expr:
+    """r with r_i = b_i + a_(i+1) r_(i+1)."""
+    later = _shifted(a, dim, -1, 0.0)
+    return flip(recurrence(flip(later, (dim,)), flip(b, (dim,)), dim=dim), (dim,))
+
+
+def all_but_one(g: Expr, x: Expr, dim: int) -> Expr:
+    """g times, for each element along `dim`, the product of all the others, without division."""
+    before = _shifted(cumprod_axis(x, dim=dim), dim, 1, 1.0)
+    behind = _shifted(cumprod_axis(flip(x, (dim,)), dim=dim), dim, 1, 1.0)
+    return restore(g, x, dim) * before * flip(behind, (dim,))
+
+
+def _ref_recurrence(a: np.ndarray, b: np.ndarray, *, dim: int) -> np.ndarray:
+    if not b.size:
+        return np.empty_like(b)
+    factors, terms = (np.moveaxis(x, dim, 0).reshape(b.shape[dim], -1) for x in (a, b))
+    if terms.shape[1] == 1 and b.dtype == np.float64:
+        pairs = zip(factors[:, 0].tolist(), terms[:, 0].tolist(), strict=True)
+        running = accumulate(pairs, lambda y, pair: pair[1] + pair[0] * y, initial=0.0)
+        next(running)
+        return np.fromiter(running, np.float64, terms.size).reshape(b.shape)
+    result = terms.copy()
+    with np.errstate(all="ignore"):
+        for k in range(1, len(result)):
+            result[k] += factors[k] * result[k - 1]
+    rest = b.shape[:dim] + b.shape[dim + 1 :]
+    return np.moveaxis(result.reshape(b.shape[dim], *rest), 0, dim)
+
+
+@op
+class recurrence(Library):
+    """y with y_i = b_i + a_i y_(i-1) along one axis, from 0: arguments a, b.
+
+    Running products are differentiated with it, and it with itself, without division by elements
+    that may be 0.
+    """
+
+    public = False
+    eager_check = False
+    attributes = ("dim",)
+    ref = _ref_recurrence
+    samples = (Case(T(3, 4), T(3, 4), dim=1), Case(T(5), T(5), dim=0), Case(T(4, 0), T(4, 0), dim=1))
+
+    def shape(a: Expr, b: Expr, *, dim: int) -> tuple[int, ...]:
+        return b.shape
+
+    def vjp(g: Expr, out: Expr, a: Expr, b: Expr, *, dim: int) -> Any:
+        passed = _from_behind(a, g, dim)
+        return passed * _shifted(out, dim, 1, 0.0), passed
 
 
 def _shifted(x: Expr, dim: int, step: int, fill: float) -> Expr:
     """`x` moved by `step` along `dim`, `fill` coming in."""
     count = x.shape[dim]
+    if abs(step) > count:
+        return x
     kept = part(x, dim, max(-step, 0), count - abs(step))
     starts = tuple(max(step, 0) if d == dim else 0 for d in range(x.ndim))
     moved = embed(kept, size=x.shape, starts=starts, steps=(1,) * x.ndim)
@@ -243,6 +284,30 @@ def _running(name: str, primitive: Any, x: Expr, dim: int) -> ValuesIndices:
     return ValuesIndices(cast_to(values, x.dtype), indices)
 
 
+@op
+class logcumsumexp_axis(Library):
+    """Logarithm of the running sum of exponentials along one axis, without overflow."""
+
+    public = False
+    eager_check = False
+    attributes = ("dim",)
+    samples = (Case(T(3, 4), dim=1), Case(T(4, 3), dim=0), Case(T(5, lo=800.0, hi=803.0), dim=0))
+
+    def shape(x: Expr, *, dim: int) -> tuple[int, ...]:
+        return x.shape
+
+    def ref(x: np.ndarray, *, dim: int) -> np.ndarray:
+        return np.logaddexp.accumulate(x, axis=dim)
+
+    def vjp(g: Expr, out: Expr, x: Expr, *, dim: int) -> Any:
+        # With r_i = g_i + exp(y_i - y_(i+1)) r_(i+1), whose factors are at most 1.
+        before = _shifted(out, dim, 1, -math.inf)
+        ratio = exp(where(eq(before, out), 0.0, before - out))
+        some = ne(out, -math.inf)
+        share = exp(where(some, x - where(some, out, 0.0), -math.inf))
+        return (share * _from_behind(ratio, g, dim),)
+
+
 @composite(
     ref=lambda x, dim: np.logaddexp.accumulate(x, axis=dim) if x.ndim else x,
     samples=(Case(T(3, 4), 1), Case(T(4, 3), 0), Case(T(), 0)),
@@ -256,10 +321,4 @@ def logcumsumexp(input: Expr, dim: int) -> Expr:
             f'logcumsumexp: "logcumsumexp_out_cpu" not implemented for {input.dtype!r}; convert '
             "with .to(symgrad.float32)"
         )
-    level = input
-    step = 1
-    while input.ndim and step < input.shape[axis]:
-        earlier = _shifted(level, axis, step, float("-inf"))
-        level = REGISTRY["logaddexp"](level, earlier)
-        step *= 2
-    return level
+    return logcumsumexp_axis(input, dim=axis) if input.ndim else input

@@ -18,12 +18,9 @@ from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
 from symgrad.op import Case, Reduce, T, cast_to, composite, op
-from symgrad.ops.arithmetic import keep, ne, where
-from symgrad.ops.layout import axis_index
+from symgrad.ops.arithmetic import keep, ne
 from symgrad.ops.movement import (
-    embed,
     expand,
-    flip,
     narrow_step,
     permute,
     reshape,
@@ -166,43 +163,12 @@ class prod_axis(Reduce):
         return sp.Function("prod")(x)
 
     def vjp(g: Expr, out: Expr, x: Expr, *, dim: int) -> Any:
+        from symgrad.ops.cumulative import all_but_one
+
         if g.op is keep:
             condition, inner = g.args
-            return (keep(restore(condition, x, dim), _all_but_one(inner, x, dim)),)
-        return (_all_but_one(g, x, dim),)
-
-
-def _all_but_one(g: Expr, x: Expr, dim: int) -> Expr:
-    """g times, for each element along `dim`, the product of all the others.
-
-    Up and down a binary tree of partial products: no division, so zeros need no care, and as a
-    polynomial it can be differentiated again.
-    """
-    count = x.shape[dim]
-    if count <= 1:
-        return restore(g, x, dim)
-    order = (*(d for d in range(x.ndim) if d != dim), dim)
-    rest = tuple(x.shape[d] for d in order[:-1])
-    width = 1 << (count - 1).bit_length()
-    level = permute(x, order)
-    if width != count:
-        padded = embed(level, size=(*rest, width), starts=(0,) * x.ndim, steps=(1,) * x.ndim)
-        level = where(axis_index(padded.shape, x.ndim - 1) < count, padded, 1.0)
-    levels = []
-    last = len(rest) + 1
-    while width > 1:
-        width //= 2
-        pairs = reshape(level, (*rest, width, 2))
-        levels.append(pairs)
-        product = part(pairs, last, 0, 1) * part(pairs, last, 1, 1)
-        level = reshape(product, (*rest, width))
-    others = reshape(g, (*rest, 1, 1))
-    for pairs in reversed(levels):
-        both = others * flip(pairs, (last,))
-        others = reshape(both, (*rest, 2 * pairs.shape[-2], 1))
-    flat = reshape(others, (*rest, others.shape[-2]))
-    inverse = tuple(int(d) for d in np.argsort(order))
-    return permute(part(flat, len(rest), 0, count), inverse)
+            return (keep(restore(condition, x, dim), all_but_one(inner, x, dim)),)
+        return (all_but_one(g, x, dim),)
 
 
 class _Truth(Reduce):
