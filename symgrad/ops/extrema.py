@@ -15,8 +15,9 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import REGISTRY, Case, Reduce, T, cast_to, composite, op
+from symgrad.op import Case, Reduce, T, cast_to, composite, op
 from symgrad.ops.arithmetic import eq, keep, ne
+from symgrad.ops.choice import maximum, minimum
 from symgrad.ops.layout import axis_index
 from symgrad.ops.movement import full
 from symgrad.ops.reduce import (
@@ -306,7 +307,7 @@ def _extremum(
 ) -> Any:
     tied, first, position = ops
     if other is not None or isinstance(dim, Expr):
-        return REGISTRY["maximum" if name == "max" else "minimum"](x, dim if other is None else other)
+        return (maximum if name == "max" else minimum)(x, dim if other is None else other)
     if dim is None:
         return _extreme(name, tied, x, None, keepdim)
     values = _extreme(name, first, x, dim, keepdim)

@@ -14,7 +14,8 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import REGISTRY, Case, T, cast_to, composite
+from symgrad.op import Case, T, cast_to, composite
+from symgrad.ops.choice import abs
 from symgrad.ops.extrema import amax, amin
 from symgrad.ops.linalg import linalg_inv, matrix, square
 from symgrad.ops.movement import permute, reshape, wrap_dim
@@ -125,7 +126,7 @@ def linalg_matrix_norm(
             result = part(values, last, 0 if ord == 2 else values.shape[-1] - 1, 1)
             result = reshape(result, values.shape[:-1])
     else:
-        sums = sum(REGISTRY["abs"](matrices), -2 if ord in (1, -1) else -1)
+        sums = sum(abs(matrices), -2 if ord in (1, -1) else -1)
         result = (amax if float(ord) > 0 else amin)(sums, -1)
     return keep_dims(result, x.shape, (rows, columns)) if keepdim else result
 

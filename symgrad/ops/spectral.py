@@ -19,9 +19,10 @@ from typing import Any
 import numpy as np
 
 from symgrad.expr import Expr, ancestors
-from symgrad.op import CONSTANT, REGISTRY, Case, T, op
+from symgrad.op import CONSTANT, Case, T, op
 from symgrad.ops.alias import Alias
 from symgrad.ops.arithmetic import add, eq, keep, mul, where
+from symgrad.ops.choice import abs
 from symgrad.ops.contract import batched_product, flipped, matmul
 from symgrad.ops.decompositions import eigh_packed, eigh_parts, scaled_columns
 from symgrad.ops.linalg import symmetric
@@ -101,8 +102,8 @@ def _pairs(x: Expr) -> tuple[Expr, Expr]:
 def _close(gap: Expr, values: Expr, power: float, rank: int) -> Expr:
     """Where a gap between eigenvalues is too small to divide by."""
     bound = float(np.finfo(values.dtype.numpy).eps) ** power
-    scale = reshape(sum(REGISTRY["abs"](values), -1), (*values.shape[:-1], *(1,) * rank))
-    return REGISTRY["abs"](gap) <= scale * bound
+    scale = reshape(sum(abs(values), -1), (*values.shape[:-1], *(1,) * rank))
+    return abs(gap) <= scale * bound
 
 
 def first_differences(w: Expr, f0: Expr, f1: Expr) -> tuple[Expr, Expr, Expr]:
@@ -129,7 +130,7 @@ def second_differences(w: Expr, f0: Expr, f1: Expr, f2: Expr) -> Expr:
     first, _, _ = first_differences(w, f0, f1)
     w_i, w_j = _pairs(w)
     gaps = w_j - w_i
-    size = REGISTRY["abs"](gaps)
+    size = abs(gaps)
     ik, ij, jk = (_triples(size, missing) for missing in (1, 2, 0))
     f_ik, f_ij, f_jk = (_triples(first, missing) for missing in (1, 2, 0))
     use_ik = (ik >= ij) & (ik >= jk)

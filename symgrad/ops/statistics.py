@@ -16,9 +16,10 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import CONSTANT, REGISTRY, Case, Elementwise, T, cast_to, composite, op
+from symgrad.op import CONSTANT, Case, Elementwise, T, cast_to, composite, op
 from symgrad.ops.alias import detach
 from symgrad.ops.arithmetic import add, div, eq, keep, mul, ne, neg, where
+from symgrad.ops.choice import abs, clamp
 from symgrad.ops.contract import matmul
 from symgrad.ops.extrema import amax, amin
 from symgrad.ops.movement import diagonal, full, permute, reshape
@@ -86,10 +87,6 @@ def without_factor(product: Expr, factor: Expr, depth: int = 8) -> Expr | None:
         if exponent.op is CONSTANT and exponent.attrs[0] is not None and exponent.attrs[0] >= 1:
             return pow(factor, float(exponent.attrs[0]) - 1.0)
     return None
-
-
-def _absolute(x: Expr) -> Expr:
-    return REGISTRY["abs"](x)
 
 
 def _floating(name: str, x: Expr, words: str) -> None:
@@ -287,11 +284,11 @@ def _power_norm(x: Expr, p: float, dims: tuple[int, ...], keepdim: bool) -> Expr
     if p % 2 == 0 and p > 0:
         terms = pow(x, p)
     elif (p >= 3 and p == int(p)) or p < 0:
-        terms = pow(_absolute(x), p)
+        terms = pow(abs(x), p)
     else:
         # Lower powers have a kink or a pole at 0; the minimum-norm choice there is 0.
         some = ne(x, 0)
-        terms = keep(some, pow(where(some, _absolute(x), 1.0), p))
+        terms = keep(some, pow(where(some, abs(x), 1.0), p))
     total = sum(terms, dims, keepdim)
     some = ne(total, 0)
     return keep(some, pow(where(some, total, 1.0), 1.0 / p))
@@ -302,18 +299,18 @@ def norm_over(name: str, x: Expr, p: float, dim: Dims, keepdim: bool) -> Expr:
     _floating(name, x, f"{name}: Expected a floating point or complex tensor as input")
     dims = reduced_dims(name, x, dim)
     if not dims:
-        return keep(ne(x, 0), x / x) if p == 0 else _absolute(x)
+        return keep(ne(x, 0), x / x) if p == 0 else abs(x)
     if p in (math.inf, -math.inf):
         if count_of(x.shape, dims) == 0:
             raise RuntimeError(
                 f"{name}: linalg.vector_norm cannot compute the {p:g} norm on an empty tensor because "
                 f"the operation does not have an identity (got shape {x.shape}); use another order"
             )
-        return (amax if p > 0 else amin)(_absolute(x), dims, keepdim)
+        return (amax if p > 0 else amin)(abs(x), dims, keepdim)
     if p == 2:
         return root(sum(x * x, dims, keepdim))
     if p == 1:
-        return sum(_absolute(x), dims, keepdim)
+        return sum(abs(x), dims, keepdim)
     if p == 0:
         return sum(cast_to(ne(x, 0), x.dtype), dims, keepdim)
     return _power_norm(x, float(p), dims, keepdim)
@@ -487,4 +484,4 @@ def corrcoef(input: Expr) -> Expr:
     deviation = sqrt(diagonal(matrix))
     n = matrix.shape[0]
     scaled = matrix / reshape(deviation, (n, 1)) / reshape(deviation, (1, n))
-    return REGISTRY["clamp"](scaled, -1.0, 1.0) if "clamp" in REGISTRY else scaled
+    return clamp(scaled, -1.0, 1.0)
