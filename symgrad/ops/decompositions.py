@@ -15,8 +15,9 @@ import numpy as np
 
 from symgrad.errors import LinAlgError
 from symgrad.expr import Expr
-from symgrad.op import REGISTRY, Case, Library, T, composite, op
+from symgrad.op import Case, Library, T, composite, op
 from symgrad.ops.arithmetic import add, keep, where
+from symgrad.ops.choice import abs
 from symgrad.ops.contract import flipped, matmul
 from symgrad.ops.linalg import (
     as_matrices,
@@ -120,7 +121,7 @@ class eigh_packed(Library):
         result = None if g_values is None else as_function(out, g_values)
         if g_vectors is not None:
             inner = matmul(flipped(vectors), g_vectors)
-            gap, apart = gaps(values, sum(REGISTRY["abs"](values), -1))
+            gap, apart = gaps(values, sum(abs(values), -1))
             turned = keep(apart, 0.5 * (inner - flipped(inner)) / gap)
             through = matmul(matmul(vectors, turned), flipped(vectors))
             result = through if result is None else result + through

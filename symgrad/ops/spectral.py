@@ -8,7 +8,8 @@ Matrices", 2008, chapter 3). The slopes of f are taken where it is elementwise i
 anything else in f is a parameter, through which derivatives pass as usual.
 
 With f of the eigenvalues and numbers alone, derivatives at coincident eigenvalues are right up to
-the second (the third for sums of f(w)); with parameters in f, up to the first. Start reading at `recognised`, then `matrix_function`.
+the second (the third for sums of f(w)); with parameters in f, up to the first. Sums of f(w)
+need reverse mode first: forward mode over forward mode sees the eigenvalues one by one. Start reading at `recognised`, then `matrix_function`.
 """
 
 from __future__ import annotations
