@@ -36,6 +36,9 @@ LARGEST = 2**31 - 1
 MAX_STRIPS = 16
 """Parts of a batch that may run at the same time, each with scratch memory of its own."""
 
+MAX_SCRATCH = 1 << 26
+"""Scratch memory, in bytes, beyond which a batch is not split further."""
+
 CALL_NS = 300
 
 # Types of the arguments of each routine: i(nteger), l(etter), x (elements).
@@ -96,7 +99,8 @@ class LapackCall(NamedTuple):
     @property
     def strips(self) -> int:
         """Into how many parts the batch is split."""
-        return min(self.batch, MAX_STRIPS)
+        affordable = max(MAX_SCRATCH // max(self.strip_bytes, 1), 1)
+        return min(self.batch, MAX_STRIPS, affordable)
 
     @property
     def scratch_bytes(self) -> int:
@@ -125,9 +129,7 @@ def native_call(node: Node) -> LapackCall | None:
     if any(0 in shape for shape in shapes) or not _fits(shapes):
         return None
     call = make(_Matrices(shapes, element, node.attributes()))
-    if max(call.sizes) > LARGEST or not _available(call.routine, element):
-        return None
-    return call
+    return call if call is not None and _available(call.routine, element) else None
 
 
 def _fits(shapes: list[tuple[int, ...]]) -> bool:
@@ -177,8 +179,15 @@ class _Matrices:
         self.attributes = attributes
         self.pieces = _Pieces(element)
 
-    def call(self, routine: str, sizes: tuple[int, ...], flops: float) -> LapackCall:
-        """The call, at a rate that grows with the size of the matrices."""
+    def call(
+        self, routine: str, sizes: tuple[int, ...], flops: float, largest: int = 0
+    ) -> LapackCall | None:
+        """The call, at a rate that grows with the size of the matrices.
+
+        None if an array of `largest` elements needs sizes beyond 32 bits.
+        """
+        if largest > LARGEST:
+            return None
         rate = min(0.5 + min(self.rows, self.columns) / 16, 30.0)
         if self.element == "float":
             rate *= 2
@@ -188,12 +197,12 @@ class _Matrices:
         )
 
 
-def _cholesky(m: _Matrices) -> LapackCall:
+def _cholesky(m: _Matrices) -> LapackCall | None:
     n = m.rows
     return m.call("potrf", (n,), n**3 / 3)
 
 
-def _triangular(m: _Matrices) -> LapackCall:
+def _triangular(m: _Matrices) -> LapackCall | None:
     n, k, high = m.rows, m.right, m.attributes["upper"]
     # The other way round: memory holds the transposed matrix.
     triangle, diagonal = ord("L" if high else "U"), ord("U" if m.attributes["unit"] else "N")
@@ -201,42 +210,42 @@ def _triangular(m: _Matrices) -> LapackCall:
     return m.call(routine, (n, k, triangle, diagonal), n * n * k)
 
 
-def _solve(m: _Matrices) -> LapackCall:
+def _solve(m: _Matrices) -> LapackCall | None:
     n, k = m.rows, m.right
     m.pieces.elements(n * n)
     return m.call("solve", (n, k, m.pieces.integers(n)), 2 * n**3 / 3 + 2 * n * n * k)
 
 
-def _inverse(m: _Matrices) -> LapackCall:
+def _inverse(m: _Matrices) -> LapackCall | None:
     n = m.rows
     m.pieces.elements(n * n)
     sizes = (n, m.pieces.integers(n), int(m.attributes["check"]))
     return m.call("inverse", sizes, 8 * n**3 / 3)
 
 
-def _determinant(m: _Matrices) -> LapackCall:
+def _determinant(m: _Matrices) -> LapackCall | None:
     return _of_diagonal(m, "det")
 
 
-def _logarithm(m: _Matrices) -> LapackCall:
+def _logarithm(m: _Matrices) -> LapackCall | None:
     return _of_diagonal(m, "slogdet")
 
 
-def _of_diagonal(m: _Matrices, routine: str) -> LapackCall:
+def _of_diagonal(m: _Matrices, routine: str) -> LapackCall | None:
     n = m.rows
     m.pieces.doubles(n * n)
     return m.call(routine, (n, m.pieces.integers(n)), 2 * n**3 / 3)
 
 
-def _lu(m: _Matrices) -> LapackCall:
+def _lu(m: _Matrices) -> LapackCall | None:
     return _rectangular(m, "lu")
 
 
-def _pivots(m: _Matrices) -> LapackCall:
+def _pivots(m: _Matrices) -> LapackCall | None:
     return _rectangular(m, "pivots")
 
 
-def _rectangular(m: _Matrices, routine: str) -> LapackCall:
+def _rectangular(m: _Matrices, routine: str) -> LapackCall | None:
     rows, columns = m.rows, m.columns
     least = min(rows, columns)
     m.pieces.elements(rows * columns)
@@ -244,16 +253,16 @@ def _rectangular(m: _Matrices, routine: str) -> LapackCall:
     return m.call(routine, sizes, rows * columns * least)
 
 
-def _eigenvectors(m: _Matrices) -> LapackCall:
+def _eigenvectors(m: _Matrices) -> LapackCall | None:
     n = m.rows
     m.pieces.elements(n * n)
     # The least that the routine allows; it holds blocks as well.
     work, numbers = (1 + 6 * n + 2 * n * n, 3 + 5 * n) if n > 1 else (1, 1)
     places = m.pieces.elements(work), work, m.pieces.integers(numbers), numbers
-    return m.call("syevd", (n, ord(m.attributes["uplo"]), *places), 9 * n**3)
+    return m.call("syevd", (n, ord(m.attributes["uplo"]), *places), 9 * n**3, work)
 
 
-def _orthogonal(m: _Matrices) -> LapackCall:
+def _orthogonal(m: _Matrices) -> LapackCall | None:
     rows, columns = m.rows, m.columns
     least = min(rows, columns)
     kept = rows if m.attributes["complete"] else least
@@ -263,10 +272,10 @@ def _orthogonal(m: _Matrices) -> LapackCall:
     work = 64 * lead
     places = m.pieces.elements(least), m.pieces.elements(work), work
     sizes = (rows, columns, kept, lead, *places)
-    return m.call("qr", sizes, 4 * rows * max(columns, kept) * least)
+    return m.call("qr", sizes, 4 * rows * lead * least, max(lead * rows, work))
 
 
-def _singular(m: _Matrices) -> LapackCall:
+def _singular(m: _Matrices) -> LapackCall | None:
     rows, columns = m.rows, m.columns
     least = min(rows, columns)
     full = m.attributes["full"]
@@ -277,10 +286,11 @@ def _singular(m: _Matrices) -> LapackCall:
     work = _gesdd_work(m.element, mode, rows, columns, right)
     more = m.pieces.elements(work), work, m.pieces.integers(8 * least)
     sizes = (rows, columns, left, right, mode, *places, *more)
-    return m.call("gesdd", sizes, 20 * rows * columns * least)
+    largest = max(work, rows * left, right * columns)
+    return m.call("gesdd", sizes, 20 * rows * columns * least, largest)
 
 
-_KINDS: dict[str, Callable[[_Matrices], LapackCall]] = {
+_KINDS: dict[str, Callable[[_Matrices], LapackCall | None]] = {
     "cholesky": _cholesky,
     "triangular": _triangular,
     "solve": _solve,
