@@ -129,14 +129,16 @@ class Storage:
     """Memory as a sequence of values: its version, its last writer, its outside buffer.
 
     `quiet` counts the versions that the user's version counter does not show: writes through
-    `.data`, and the step from own to outside memory.
+    `.data`, and the step from own to outside memory. `inference` says that it was made in inference
+    mode.
     """
 
-    __slots__ = ("outside", "quiet", "version", "writer")
+    __slots__ = ("inference", "outside", "quiet", "version", "writer")
 
     def __init__(self) -> None:
         self.version = 0
         self.quiet = 0
+        self.inference = False
         self.writer: Family | None = None
         self.outside: np.ndarray | None = None
 

@@ -106,7 +106,9 @@ class Tensor:
     def family(self) -> Family:
         """The tensor's family, made on first need."""
         if self._family is None:
-            self._family = Family(Storage(), self._node)
+            storage = Storage()
+            storage.inference = self._node.meta == INFERENCE
+            self._family = Family(storage, self._node)
             self._family.base = weakref.ref(self)
         return self._family
 
@@ -199,8 +201,9 @@ class Tensor:
 
     def is_inference(self) -> bool:
         """Whether the tensor, or the base that it is a view of, was made in inference mode."""
-        node = self._node if self._family is None else self._family.node
-        return node.meta == INFERENCE
+        if self._family is None:
+            return bool(self._node.meta == INFERENCE)
+        return self._family.storage.inference
 
     # -- autograd facts ---------------------------------------------------------------
 
@@ -417,8 +420,6 @@ class Tensor:
             new = expand(new, old.shape)
         if not STATE.grad and old.requires_grad:
             new = joined(new, old)
-        elif old.meta == INFERENCE and new.meta is None:
-            new.meta = INFERENCE
         family = self.family()
         storage = family.storage
         base = family.current()

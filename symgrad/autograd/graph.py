@@ -145,9 +145,7 @@ class GraphNode(Node):
 
     def formula(self) -> str:
         """The expression that the node computed, as text."""
-        from symgrad.formula.text import text
-
-        return text(self.node)
+        return Tensor(self.node).formula()  # type: ignore[attr-defined]
 
     def _sequence_nr(self) -> int:
         return self.node.serial
