@@ -478,15 +478,22 @@ def _copy(self: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
     node = unwrap(source)
     if not isinstance(node, Expr):
         node = full_like(self.expr(), node)
-    return _overwritten(self, cast_to(node, self.dtype))
+    return _overwritten(self, cast_to(node, self.dtype), _COPY)
 
 
-def _overwritten(t: Tensor, new: Expr) -> Tensor:
+_COPY, _FILL, _ZERO = Note("copy", False), Note("fill", False), Note("zero", False)
+
+
+def _overwritten(t: Tensor, new: Expr, note: Note) -> Tensor:
     """Write a value that does not depend on the old one, which keeps a gradient of zeros."""
     old = t.expr()
     if STATE.grad and old.requires_grad:
         t.check_writable()
         new = where(constant(False, dtypes.bool_), old, new)
+        new.meta = note
+    elif new.requires_grad and STATE.grad:
+        new = clone(new)
+        new.meta = note
     return t.write(new)
 
 
@@ -498,13 +505,13 @@ def full_like(x: Expr, value: float) -> Expr:
 def _fill(self: Tensor, value: Any) -> Tensor:
     """Write one value into every element."""
     if isinstance(value, Tensor):
-        return _overwritten(self, cast_to(value.expr(), self.dtype))
-    return _overwritten(self, full_like(self.expr(), value))
+        return _overwritten(self, cast_to(value.expr(), self.dtype), _FILL)
+    return _overwritten(self, full_like(self.expr(), value), _FILL)
 
 
 def _zero(self: Tensor) -> Tensor:
     """Write zeros."""
-    return _fill(self, 0)
+    return _overwritten(self, full_like(self.expr(), 0), _ZERO)
 
 
 def _type_as(self: Tensor, other: Tensor) -> Tensor:

@@ -250,3 +250,38 @@ def test_profile_shows_operations_and_kernels(tmp_path):
     assert any(k.startswith("kernels") for k in keys)
     p.export_chrome_trace(str(tmp_path / "trace.json"))
     assert "traceEvents" in (tmp_path / "trace.json").read_text()
+
+
+def test_hook_inside_a_compiled_function():
+    def f(x):
+        h = x * 2
+        h.register_hook(lambda g: g * 10)
+        return (h * h).sum()
+
+    compiled = sg.compile(f)
+    for point in ([1.0, 2.0], [3.0, 5.0]):
+        x = leaf(point)
+        compiled(x).backward()
+        agrees(x.grad, 80 * np.array(point))
+
+
+def test_views_and_writes_inside_a_compiled_function():
+    def f(x):
+        h = x * 1
+        h[0].mul_(10)
+        h[1:].add_(1)
+        return (h * h).sum()
+
+    compiled = sg.compile(f)
+    x = leaf([1.0, 2.0])
+    compiled(x).backward()
+    agrees(x.grad, [200.0, 6.0])
+
+
+def test_copied_leaf_is_an_operation_of_its_own():
+    s = leaf([1.0, 2.0])
+    t = sg.zeros(2, dtype=sg.float64)
+    t.copy_(s)
+    assert t.grad_fn is not None and not t.is_leaf
+    (t * 3).sum().backward()
+    agrees(s.grad, [3.0, 3.0])

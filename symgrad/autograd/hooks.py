@@ -12,12 +12,12 @@ Start reading at `hooks_of`.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from symgrad.autograd.applied import Call
+from symgrad.autograd.applied import Call, apply
 from symgrad.expr import Expr
 from symgrad.op import INPUT, STATE
 from symgrad.ops.alias import join
@@ -218,7 +218,32 @@ def table_of(t: Tensor) -> dict[int, Any]:
 
 def _register_hook(self: Tensor, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
     """Call `hook` with this tensor's gradient whenever it is computed; it may return another one."""
-    return added(table_of(self), hook)
+    table = table_of(self)
+    if STATE.tracing:
+        # Inside a compiled function the hook is part of the graph, which is recorded anew per call;
+        # it holds for uses of the tensor from here on.
+        node = self.expr()
+        call = _Hooked([(node.shape, node.dtype)])
+        (made,) = apply(call, [node], (), [node])
+        self._become(made)
+        table = call.table
+    return added(table, hook)
+
+
+class _Hooked(Call):
+    """A tensor's hook as a node of the graph."""
+
+    def __init__(self, results: Sequence[Any]) -> None:
+        super().__init__("HookBackward", 1, results)
+        self.table: dict[int, Any] = {}
+
+    def pull(self, node: Expr, cotangents: list[Expr | None]) -> Sequence[Expr | None]:
+        """The gradient that the hooks return."""
+        return [run_hooks(self.table, cotangents[0])]
+
+    def push(self, tangents: Sequence[Expr]) -> Sequence[Expr | None]:
+        """Forward mode passes by."""
+        return tangents
 
 
 def _register_after(self: Tensor, hook: Callable[[Tensor], None]) -> RemovableHandle:

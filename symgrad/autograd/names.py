@@ -6,12 +6,14 @@ the node's op. Start reading at `node_name`.
 
 from __future__ import annotations
 
+import re
+
 from symgrad.autograd.applied import APPLY, RESULT, call_of
 from symgrad.autograd.hooks import note_of
 from symgrad.expr import Expr
 from symgrad.op import CONSTANT, INPUT
 from symgrad.ops.alias import head
-from symgrad.storage import Part
+from symgrad.storage import Note, Part
 
 _BY_FUNCTION = {
     "alias": "Alias", "argsort": "Sort", "broadcast_to": "Expand", "chunk": "Split", "concat": "Cat",
@@ -23,7 +25,10 @@ _BY_FUNCTION = {
     "square": "Pow", "subtract": "Sub", "swapaxes": "Transpose", "swapdims": "Transpose",
     "tile": "Repeat", "silu": "Silu", "linear": "Addmm", "scaled_dot_product_attention": "Bmm",
     "layer_norm": "NativeLayerNorm", "group_norm": "NativeGroupNorm", "batch_norm": "NativeBatchNorm",
-    "cross_entropy": "NllLoss", "nll_loss": "NllLoss",
+    "cross_entropy": "NllLoss", "nll_loss": "NllLoss", "clip": "Clamp", "cross": "LinalgCross",
+    "fliplr": "Flip", "flipud": "Flip", "meshgrid": "Expand", "linalg_cholesky": "LinalgCholeskyEx",
+    "linalg_inv": "LinalgInvEx", "linalg_solve": "LinalgSolveEx", "linalg_norm": "LinalgVectorNorm",
+    "linalg_vector_norm": "LinalgVectorNorm", "linalg_matrix_norm": "LinalgVectorNorm", "kron": "UnsafeView",
 }  # fmt: skip
 
 _BY_OP = {
@@ -33,13 +38,16 @@ _BY_OP = {
     "cumsum_axis": "Cumsum", "cumprod_axis": "Cumprod",
 }  # fmt: skip
 
+_OWN_NAMES = {"copy_slices": "CopySlices", "copy": "CopyBackwards"}
+"""Nodes that torch's autograd names itself."""
+
 _NUMBERED_BY_ARGUMENTS = frozenset({"sum", "mean", "prod", "squeeze", "nansum"})
 """Functions whose torch name ends in 0 without further arguments and in 1 with them."""
 
 
 def camel(name: str) -> str:
     """A function's name as torch's nodes spell it."""
-    return "".join(w[:1].upper() + w[1:] for w in name.split("_"))
+    return re.sub(r"(?:^|_|(?<=\d))([a-z])", lambda m: m[1].upper(), name)
 
 
 def node_name(node: Expr) -> str:
@@ -60,11 +68,16 @@ def node_name(node: Expr) -> str:
         function = node.attrs[0]
     else:
         function = node.op.name
-    if function == "copy_slices":
-        return "torch::autograd::CopySlices"
+    if function in _OWN_NAMES:
+        return f"torch::autograd::{_OWN_NAMES[function]}"
     if function in ("matmul", "linear", "dot", "mm", "mv", "bmm"):
         return _product_name(node)
     number = 0
+    if function in ("clamp", "clip"):
+        number = int(not any(a.shape for a in node.args[1:]))
+    elif function in ("sub", "div") and node.op.name == function and node.args[0].op is CONSTANT:
+        # torch writes a number minus a tensor, and over one, as functions of the tensor alone.
+        return "RsubBackward1" if function == "sub" else "MulBackward0"
     if function in _NUMBERED_BY_ARGUMENTS:
         number = int(more)
     elif function in ("max", "min"):
@@ -84,13 +97,14 @@ def _power_number(node: Expr) -> int:
 
 def _product_name(node: Expr) -> str:
     """The name by the ranks of a product's result: vectors, matrices, batches."""
+    note = note_of(node)
     if node.ndim == 0:
         return "DotBackward0"
     if node.ndim == 1:
         return "MvBackward0"
     if node.ndim == 2:
         return "MmBackward0"
-    return "UnsafeViewBackward0"
+    return "BmmBackward0" if isinstance(note, Note) and note.name == "bmm" else "UnsafeViewBackward0"
 
 
 def aten_name(node: Expr) -> str:
