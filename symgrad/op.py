@@ -247,6 +247,7 @@ class Op:
     pieces: ClassVar[bool] = False
     keeps_order: ClassVar[bool] = False
     reads: ClassVar[bool] = False
+    writes: ClassVar[str] = ""
     anchor: Callable[[Expr], Expr | None] | None = None
     """Given a node, the argument that accuracy rules may still ask for once it is computed; its
     value is stored with the node's. Attached by `symgrad.simplify`.
@@ -628,10 +629,18 @@ class Library(Op):
 
 
 class Index(Library):
-    """Reads or writes elements at positions that are themselves values."""
+    """Reads or writes elements at positions that are themselves values.
+
+    ``reads``: a gather of its first argument, fused into the loops that use it. ``writes``: the
+    last arguments are index arrays into the leading axes, of sizes ``size``; elements are combined
+    in index order by "add" or "or" with the first argument's, or replaced by the number of the
+    write ("last", which has no values). Else a routine on whole arrays.
+    """
 
     family = "index"
     eager_check = False
+    initial: ClassVar[float] = 0
+    """What is found where nothing was written."""
 
 
 class Contract(Op):

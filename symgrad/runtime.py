@@ -25,13 +25,13 @@ from symgrad.calculus import pullback
 from symgrad.dtypes import float64
 from symgrad.errors import TracedValueError
 from symgrad.expr import Expr, ancestors
-from symgrad.op import CONSTANT, DERIVED, INPUT, STATE, interning, set_look
+from symgrad.op import CONSTANT, DERIVED, INPUT, STATE, input_node, interning, set_look
 from symgrad.schedule.canonical import canonical
 from symgrad.schedule.program import schedule
 
 if TYPE_CHECKING:
     from symgrad.codegen.build import Program
-    from symgrad.schedule.canonical import Node
+    from symgrad.schedule.canonical import Graph, Node
 
 _RECIPES: dict[Any, Recipe] = {}
 _GRADIENTS: dict[Any, tuple[Recipe, tuple[bool, ...]]] = {}
@@ -179,6 +179,7 @@ def build_recipe(
         Whether vector maths is inlined.
     """
     graph = canonical([*roots, *held])
+    fold_constants(graph, {id(n) for n in nodes})
     graph.roots = [same_memory(n) for n in graph.roots]
     steps = schedule(graph)
     outputs = {n.number: n for n in graph.roots if n.input < 0}
@@ -207,6 +208,40 @@ def build_recipe(
 
     program = Program(steps, list(outputs.values()), inline)
     return Recipe(program, sources, stores, results)
+
+
+MAX_FOLDED = 1 << 20
+"""Elements of a constant computed when a program is built, at most."""
+
+
+def fold_constants(graph: Graph, given: set[int]) -> None:
+    """Compute now what depends on nothing that a call gives: integers and truth values only.
+
+    Positions made inside a compiled function from known arrays cost nothing at its calls.
+    NumPy's integers are ours to the bit, so folding changes no result.
+    """
+    literal: dict[int, np.ndarray] = {}
+    for n in graph.nodes:
+        if n.input >= 0:
+            source = graph.inputs[n.input]
+            if id(source) not in given and source.dtype.category < 2:
+                literal[n.number] = array_of(source)
+        elif n.op is CONSTANT:
+            if n.dtype.category < 2:
+                literal[n.number] = np.array(n.attrs[0], n.dtype.numpy)
+        elif (
+            n.args
+            and n.dtype.category < 2
+            and n.size <= MAX_FOLDED
+            and n.op.family in ("elementwise", "movement", "index", "library")
+            and all(a.number in literal for a in n.args)
+        ):
+            made = n.op.ref(*[literal[a.number] for a in n.args], **n.attributes())
+            array = np.ascontiguousarray(made, n.dtype.numpy).reshape(n.shape)
+            literal[n.number] = array
+            n.op, n.args, n.attrs = INPUT, (), ()
+            n.input = len(graph.inputs)
+            graph.inputs.append(input_node(n.shape, n.dtype, array))
 
 
 def same_memory(n: Node) -> Node:

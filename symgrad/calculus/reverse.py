@@ -40,6 +40,13 @@ def through(linear: Callable[[Expr], Expr], g: Expr) -> Expr:
     return linear(g)
 
 
+def summed(x: Expr, y: Expr) -> Expr:
+    """x + y, with a selection that both share kept outermost."""
+    if x.op is keep and y.op is keep and x.args[0] is y.args[0]:
+        return keep(x.args[0], summed(x.args[1], y.args[1]))  # type: ignore[no-any-return]
+    return add(x, y)  # type: ignore[no-any-return]
+
+
 def contributions(node: Expr, g: Expr) -> Sequence[Expr | None]:
     """The cotangents that `node` with cotangent `g` passes to its arguments."""
     op = node.op
@@ -117,7 +124,7 @@ def pullback(
     with interning(nodes):
         for y, g in zip(outputs, cotangents, strict=True):
             if id(y) in needed:
-                held[id(y)] = add(held[id(y)], g) if id(y) in held else g
+                held[id(y)] = summed(held[id(y)], g) if id(y) in held else g
         for node in reversed(nodes):
             g_node = held.pop(id(node), None)
             if g_node is None:
@@ -132,7 +139,7 @@ def pullback(
                 if part is None or id(a) not in needed:
                     continue
                 before = held.get(id(a))
-                held[id(a)] = part if before is None else add(before, part)
+                held[id(a)] = part if before is None else summed(before, part)
     return [done.get(id(n)) for n in inputs]
 
 

@@ -19,6 +19,9 @@ from symgrad.schedule.nest import Nest
 UNIT = 384
 """Terms of a sum per unit; units join in a binary tree. Part of the definition of the bits."""
 
+NO_AXIS = -(1 << 30)
+"""No vector axis: unlike any axis, and unlike the variables of computed positions."""
+
 LANES = 16
 """Lanes of a unit: element i of a sum goes to lane i mod 16."""
 
@@ -42,10 +45,11 @@ class Layout:
     width : int
         Lanes per vector, 1 for a nest without axes.
     vector : int
-        The axis that lanes run along, -1 for none.
+        The axis that lanes run along, `NO_AXIS` for none.
     mode : str
         "plain", "inner" (lanes along the reduced axis), "outer" (lanes along another axis, the
-        reduced axis innermost) or "running" (cumulative).
+        reduced axis innermost), "running" (cumulative) or "scatter" (writes at computed positions,
+        in order).
     split : bool
         Units of the reduced axis are the chunks; partial results go to scratch.
     order : list of int
@@ -77,12 +81,15 @@ class Layout:
         axes = range(len(nest.sizes))
         self.split = False
         if not nest.sizes:
-            self.mode, self.vector, self.width, self.order = "plain", -1, 1, []
+            self.mode, self.vector, self.width, self.order = "plain", NO_AXIS, 1, []
             return
         self.width = LANES
+        if any(o.scattered for o in nest.outputs):
+            self._choose_for_writes()
+            return
         candidates = [a for a in axes if not (running and a == nest.axis)]
         if not candidates:
-            self.mode, self.vector, self.width, self.order = "running", -1, 1, list(axes)
+            self.mode, self.vector, self.width, self.order = "running", NO_AXIS, 1, list(axes)
             return
         self.vector = max(candidates, key=lambda a: (self._score(a), a))
         # Doubles go two registers at a time: a long chain of functions waits for its own results,
@@ -102,6 +109,22 @@ class Layout:
         else:
             self.mode = "outer"
             self.order = [*rest, self.vector, nest.axis]
+
+    def _choose_for_writes(self) -> None:
+        """Axes in order; lanes only along a last axis that the positions do not depend on."""
+        nest = self.nest
+        self.mode = "scatter"
+        self.order = list(range(len(nest.sizes)))
+        last = self.order[-1]
+        whole_rows = all(
+            o.offset.coefficient(last) == 1
+            and not any(nest.varies(nest.dynamic[v], last) for v, _ in o.offset.terms if v < 0)
+            for o in nest.outputs
+        )
+        if whole_rows:
+            self.vector = last
+        else:
+            self.vector, self.width = NO_AXIS, 1
 
     def _is_wide(self) -> bool:
         return any(i.dtype.itemsize > 4 for i in self.nest.insts)
@@ -144,7 +167,7 @@ class Layout:
         nest = self.nest
         self.extent = 1
         self.chunk = 1
-        if not self.order:
+        if not self.order or self.mode == "scatter":
             return
         wanted = int(max(1.0, min(float(MAX_CHUNKS), self.cost_ns / CHUNK_NS)))
         first = self.order[0]

@@ -328,7 +328,7 @@ class LoopEmitter:
                 break
             start: Val = constant("i64", 0)
             end = self.parameter(("size", axis))
-            if place == 0:
+            if place == 0 and layout.mode != "scatter":
                 start, end = self.chunk_range(end)
             step = self.width if axis == layout.vector else 1
             opened.append(self.open(axis, start, end, step))
@@ -339,7 +339,10 @@ class LoopEmitter:
         else:
             self.instructions()
             for place, output in enumerate(self.nest.outputs):
-                self.store(place, output, self.values[output.insts[0]])
+                if output.scattered:
+                    self.combine_at(place, output, self.values[output.insts[0]])
+                else:
+                    self.store(place, output, self.values[output.insts[0]])
         for loop in reversed(opened):
             self.close(loop)
 
@@ -368,3 +371,33 @@ class LoopEmitter:
         else:
             offset, _ = self.vector_offset(what, form)
             f.masked_scatter(self.wide(value), f.gep(base, offset, value.kind), self.lane_mask)
+
+    def combine_at(self, place: int, output: Output, value: Val) -> None:
+        """Combine a value with what the output holds at a computed position."""
+        f = self.f
+        memory = "i8" if value.kind == "i1" else value.kind
+        if value.kind == "i1":
+            value = f.cast("zext", value, "i8")
+        offset, _ = self.scalar_offset(("out", place), output.offset)
+        for v, _ in output.offset.terms:
+            if v < 0:
+                position = self.values[self.nest.dynamic[v]]
+                if position.width > 1:
+                    position = f.extract(position, 0)
+                position = self.b.convert(position, "i64")
+                offset = f.add(offset, f.mul(position, self.parameter((("out", place), v))))
+        address = f.gep(self.base(output.target), offset, memory)
+        if self.width == 1:
+            old = f.load(address, memory)
+            f.store(self._combined(output.combine, old, value), address)
+            return
+        assert self.lane_mask is not None
+        address = f.gep(address, self.variables[self.layout.vector], memory)
+        old = f.masked_load(address, self.lane_mask, constant(memory, 0, self.width))
+        new = self._combined(output.combine, old, self.wide(value))
+        f.masked_store(new, address, self.lane_mask)
+
+    def _combined(self, kind: str, old: Val, new: Val) -> Val:
+        if kind == "add":
+            return self.b.add(old, new)
+        return self.f.or_(old, new) if kind == "or" else new

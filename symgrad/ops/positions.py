@@ -81,6 +81,7 @@ class put_sum(Index):
     """
 
     public = False
+    writes = "add"
     linear = "joint"
     attributes = ("size",)
     samples = (
@@ -119,6 +120,7 @@ class put_any(Index):
     """Whether a true value is written to a position of the leading axes."""
 
     public = False
+    writes = "or"
     attributes = ("size",)
     nodiff = "boolean"
     samples = (Case(T(5, dtype="bool"), _indices(5, below=4), size=(4,)),)
@@ -140,6 +142,8 @@ class last_write(Index):
     """The number, in row-major order, of the last write to each position; -1 where there is none."""
 
     public = False
+    writes = "last"
+    initial = -1
     attributes = ("size",)
     nodiff = "integers"
     samples = (

@@ -133,10 +133,21 @@ def canonical(roots: Sequence[Expr]) -> Graph:
             merged[key] = node
             nodes.append(node)
         of[id(e)] = node
-    result = Graph(nodes, inputs, [of[id(r)] for r in roots], of)
+    result = _without_unused(Graph(nodes, inputs, [of[id(r)] for r in roots], of))
+    nodes = result.nodes
     for n in nodes:
         for a in n.args:
             a.users += 1
     for n in result.roots:
         n.users += 1
     return result
+
+
+def _without_unused(graph: Graph) -> Graph:
+    """The part that the roots need: histories of aliases are listed but never computed."""
+    needed = {n.number for n in graph.roots}
+    for n in reversed(graph.nodes):
+        if n.number in needed:
+            needed.update(a.number for a in n.args)
+    graph.nodes = [n for n in graph.nodes if n.number in needed or n.input >= 0]
+    return graph

@@ -83,9 +83,14 @@ class Item:
         Operands, with their index in the loop variables.
     offset : Affine
         Element offset in the target's buffer.
+    positions : tuple of (Node, Index, int)
+        For a write at computed positions: index values and the stride each is multiplied by; the
+        domain is then walked in order.
     """
 
-    __slots__ = ("axis", "combine", "cumulative", "domain", "identity", "offset", "target", "values")
+    __slots__ = (
+        "axis", "combine", "cumulative", "domain", "identity", "offset", "positions", "target", "values",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -97,7 +102,9 @@ class Item:
         combine: str = "",
         identity: float = 0.0,
         cumulative: bool = False,
+        positions: tuple[tuple[Node, Index, int], ...] = (),
     ) -> None:
+        self.positions = positions
         self.target = target
         self.domain = domain
         self.values = values
@@ -111,9 +118,10 @@ class Item:
 class Output:
     """An item inside a nest: instructions in place of nodes, offsets in the nest's axes."""
 
-    __slots__ = ("combine", "cumulative", "identity", "insts", "offset", "target")
+    __slots__ = ("combine", "cumulative", "identity", "insts", "offset", "scattered", "target")
 
     def __init__(self, item: Item, insts: tuple[int, ...]) -> None:
+        self.scattered = bool(item.positions)
         self.target = item.target
         self.combine = item.combine
         self.cumulative = item.cumulative
@@ -191,12 +199,25 @@ class Nest:
         self.axis = reduced
         self._rename(place)
 
-    def reorder(self, order: Sequence[int]) -> None:
-        """Put the axes in another order."""
-        place = {axis: number for number, axis in enumerate(order)}
-        self.sizes = [self.sizes[a] for a in order]
-        self.axis = place.get(self.axis, -1)
-        self._rename(place)
+    def varies(self, number: int, axis: int) -> bool:
+        """Whether an instruction's value depends on a loop axis."""
+        stack = [number]
+        seen: set[int] = set()
+        while stack:
+            k = stack.pop()
+            if k in seen:
+                continue
+            seen.add(k)
+            inst = self.insts[k]
+            forms = [inst.offset, *[form for form, _ in inst.bounds]]
+            for form in forms:
+                if form.coefficient(axis):
+                    return True
+                stack.extend(self.dynamic[v] for v, _ in form.terms if v < 0)
+            stack.extend(inst.args)
+            if inst.guard >= 0:
+                stack.append(inst.guard)
+        return False
 
     def _rename(self, place: dict[int, int]) -> None:
         def renamed(form: Affine) -> Affine:
@@ -245,7 +266,11 @@ class NestBuilder:
         outputs = []
         for item in items:
             insts = tuple(self.need(node, index) for node, index in item.values)
-            outputs.append(Output(item, insts))
+            output = Output(item, insts)
+            for node, index, stride in item.positions:
+                form = variable(self._dynamic_variable(self.need(node, index)))
+                output.offset = output.offset + form * stride
+            outputs.append(output)
         first = items[0]
         axis = max(item.axis for item in items)
         nest = Nest(list(first.domain), axis, self.insts, self.dynamic, outputs)
@@ -270,6 +295,14 @@ class NestBuilder:
             elif len(stack) == before:
                 raise AssertionError(f"no progress at {n!r}")
         return self._memo[root]
+
+    def _dynamic_variable(self, number: int) -> int:
+        """The variable that stands for the value of an instruction."""
+        name = self._dynamic_of.get(number)
+        if name is None:
+            name = self._dynamic_of[number] = -1 - len(self._dynamic_of)
+            self.dynamic[name] = number
+        return name
 
     def _child(
         self, stack: list[Any], node: Node, index: Index, guard: int, flat: bool = False
@@ -387,11 +420,7 @@ class NestBuilder:
             return None
         forms = []
         for number in numbers:
-            name = self._dynamic_of.get(number)
-            if name is None:
-                name = self._dynamic_of[number] = -2 - len(self._dynamic_of)  # -1 is "no axis"
-                self.dynamic[name] = number
-            forms.append(variable(name))
+            forms.append(variable(self._dynamic_variable(number)))
         return self._child(stack, data, (*forms, *at[len(where) :]), guard)
 
 

@@ -16,12 +16,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from typing import Any
 
-from symgrad.op import CONSTANT
-from symgrad.schedule.affine import ZERO, Affine, split_map
+from symgrad.dtypes import int64
+from symgrad.op import CONSTANT, REGISTRY
+from symgrad.schedule.affine import ZERO, Affine, row_major, split_map
 from symgrad.schedule.canonical import Graph, Node
 from symgrad.schedule.nest import (
+    Index,
     Item,
     Nest,
     NestBuilder,
@@ -35,6 +38,9 @@ SEGMENT = 384
 
 MAX_ITEMS = 512
 """Results per nest. Values that share a chain belong in one nest, else each would redo it."""
+
+MAX_REPEATED = 4
+"""At how many different indices a nest may compute the same value."""
 
 DEAR = 40.0
 """Cost of one element, in additions, above which a value used in several nests is stored."""
@@ -128,6 +134,16 @@ class Schedule:
         return "\n".join(lines)
 
 
+_outside = count(-1, -1)
+"""Numbers of nodes that belong to no graph: negative, each used once."""
+
+
+def is_routine(n: Node) -> bool:
+    """Whether a node is computed by a library call on whole arrays."""
+    family = n.op.family
+    return family == "library" or (family == "index" and not n.op.reads and not n.op.writes)
+
+
 def is_vector_product(n: Node) -> bool:
     """Whether a product has a single row or column and so is summed in lanes."""
     return n.op.family == "contract" and 1 in n.shape[1:]
@@ -177,11 +193,9 @@ class _Storage:
         }
         for n in computed:
             family = n.op.family
-            if family in ("reduce", "cumulative", "contract", "library") or n.op.pieces:
+            if family in ("reduce", "cumulative", "contract", "library") or n.op.pieces or (family == "index" and not n.op.reads):
                 self.store(n)
                 self.dear.add(n.number)
-            elif family == "index" and not n.op.reads:
-                self.store(n)
             elif n.number in roots and n.number not in self.stored:
                 self.stored.add(n.number)
                 self.through.add(n.number)
@@ -200,10 +214,32 @@ class _Storage:
             )
             for a in n.args:
                 users.setdefault(a.number, []).append(n)
+        self._bound_repetition(computed, users, cost)
         for n in computed:
             if n.users > 1 and cost[n.number] >= DEAR and n.op.family == "elementwise":
                 if len({self._scope(u) for u in users.get(n.number, ())}) > 1:
                     self.store(n)
+
+    def _bound_repetition(
+        self, computed: list[Node], users: dict[int, list[Node]], cost: dict[int, float]
+    ) -> None:
+        """Store what would be computed at many different indices in one nest.
+
+        Users at the same index share a value; each user that moves elements asks for another one,
+        so a tree of shifted uses would double its work at every level.
+        """
+        times: dict[int, int] = {}
+        for n in reversed(computed):
+            same, moved = 1, 0
+            for u in users.get(n.number, ()):
+                if u.op.family in ("movement", "index") and not u.op.keeps_order:
+                    moved += times[u.number]
+                else:
+                    same = max(same, times[u.number])
+            total = same - 1 + moved if moved > 1 else max(same, moved)
+            if total > MAX_REPEATED and cost[n.number] > 0 and n.op.family == "elementwise":
+                self.store(n)
+            times[n.number] = 1 if self.is_loaded(n) else total
 
     def _scope(self, user: Node) -> Any:
         """What tells apart users that cannot share a nest."""
@@ -213,8 +249,8 @@ class _Storage:
 
     def _arguments(self, n: Node, cost: dict[int, float]) -> None:
         family = n.op.family
-        if family in ("contract", "library") or (family == "index" and not n.op.reads):  # type: ignore[attr-defined]
-            if not is_vector_product(n):
+        if family in ("contract", "library") or (family == "index" and not n.op.reads):
+            if not n.op.writes and not is_vector_product(n):
                 for a in n.args:
                     if family != "contract" or strided_view(a, self.is_loaded) is None:
                         self.store(a)
@@ -296,6 +332,8 @@ def _items(n: Node) -> list[Item]:
         return [_vector_product(n)]
     if op.pieces:
         return _joined(n)
+    if op.writes:
+        return [_written(n)]
     if op.family == "movement" and op.bounded and any(s != 1 for s in n.attrs[2]):
         a = n.args[0]
         _, starts, steps = n.attrs
@@ -304,6 +342,33 @@ def _items(n: Node) -> list[Item]:
         return [Item(n, a.shape, ((a, index),), offset_of(placed, n.shape))]
     index = identity_index(len(n.shape))
     return [Item(n, n.shape, ((n, index),), offset_of(index, n.shape))]
+
+
+def _written(n: Node) -> Item:
+    """Values put at computed positions, in order."""
+    (size,) = n.attrs
+    indices = n.args[-len(size) :]
+    shape = indices[0].shape
+    steps = row_major(n.shape)
+    if n.op.writes == "last":
+        domain = shape
+        number = offset_of(identity_index(len(shape)), shape)
+        values: tuple[tuple[Node, Index], ...] = ((_counter(indices[0].size), (number,)),)
+    else:
+        domain = n.args[0].shape
+        values = ((n.args[0], identity_index(len(domain))),)
+    where = identity_index(len(domain))
+    at = where[: len(shape)]
+    positions = tuple((i, at, step) for i, step in zip(indices, steps, strict=False))
+    rest = ZERO
+    for form, step in zip(where[len(shape) :], steps[len(size) :], strict=True):
+        rest = rest + form * step
+    return Item(n, domain, values, rest, combine=n.op.writes, positions=positions)
+
+
+def _counter(length: int) -> Node:
+    """The numbers 0, 1, ... as a node of no graph."""
+    return Node(REGISTRY["iota"], (), (length,), (length,), int64, next(_outside))
 
 
 def _joined(n: Node) -> list[Item]:
@@ -320,7 +385,7 @@ def _joined(n: Node) -> list[Item]:
 
 
 def _constant_item(n: Node, value: float) -> Item:
-    node = Node(CONSTANT, (), (value,), (), n.dtype, -2)
+    node = Node(CONSTANT, (), (value,), (), n.dtype, next(_outside))
     index = identity_index(len(n.shape))
     return Item(n, n.shape, ((node, ()),), offset_of(index, n.shape))
 
@@ -355,11 +420,11 @@ def schedule(graph: Graph) -> Schedule:
     def place(item: Item, level: int, segment: int) -> int:
         if 0 in item.domain:
             return level
-        key = (item.domain, item.cumulative, segment)
+        key = (item.domain, item.cumulative or bool(item.positions), segment)
         found_open = open_nests.setdefault(key, [])
         for found, nest in found_open:
             fits = item.axis in (-1, nest.axis) or nest.axis == -1
-            if found >= level and fits and not item.cumulative:
+            if found >= level and fits and not item.cumulative and not item.positions:
                 nest.add(item)
                 if len(nest.items) == MAX_ITEMS:
                     found_open.remove((found, nest))
@@ -388,12 +453,14 @@ def schedule(graph: Graph) -> Schedule:
             ready[n.number] = level
             continue
         done = level
-        if n.op.family == "library" or (n.op.family == "index" and not n.op.reads):
+        if is_routine(n):
             at_level(level, Routine(n))
         elif n.op.family == "contract" and not is_vector_product(n):
             at_level(level, _product(n, partial(storage.is_loaded_in, segment=segment)))
         else:
-            if n.op.family == "movement" and n.op.bounded and any(s != 1 for s in n.attrs[2]):
+            if n.op.writes:
+                level = place(_constant_item(n, n.op.initial), level, segment) + 1  # type: ignore[attr-defined]
+            elif n.op.family == "movement" and n.op.bounded and any(s != 1 for s in n.attrs[2]):
                 level = place(_constant_item(n, 0), level, segment) + 1
             for item in _items(n):
                 done = max(done, place(item, level, segment))
