@@ -403,6 +403,59 @@ def test_gradient_of_slogdet_at_a_singular_matrix_is_not_an_error():
     assert is_native(f)
 
 
+def slope_of_det(a):
+    a.requires_grad_()
+    return sg.autograd.grad(sg.linalg.det(a).sum(), a)[0]
+
+
+@every
+def test_gradient_of_the_determinant(batch, dtype):
+    for n in SIZES:
+        a = regular(batch, n, dtype)
+        wide = a.astype(np.float64)
+        inverse = np.swapaxes(np.linalg.inv(wide), -1, -2)
+        expected = np.linalg.det(wide)[..., None, None] * inverse
+        f = sg.compile(slope_of_det)
+        close(f(a), expected.astype(dtype))
+        assert is_native(f) or n == 1
+
+
+def test_gradient_of_the_determinant_at_singular_matrices():
+    f = sg.compile(slope_of_det)
+    a = np.array([[1.0, 2.0], [2.0, 4.0]])
+    b = np.array([[3.0, 1.0], [1.0, 2.0]])
+    adjugates = np.array([[[4.0, -2.0], [-2.0, 1.0]], [[2.0, -1.0], [-1.0, 3.0]]])
+    for _ in range(2):
+        close(f(np.stack([a, b])), adjugates)
+    assert is_native(f)
+    close(sg.compile(slope_of_det)(np.zeros((1, 1))), np.ones((1, 1)))
+    assert np.isnan(f(np.full((2, 2, 2), np.nan))).all()
+
+
+def test_the_first_failure_is_the_one_reported():
+    f = sg.compile(lambda a: sg.linalg.inv(sg.linalg.cholesky(a)))
+    close(f(np.eye(3) * 4.0), np.eye(3) / 2.0)
+    with pytest.raises(LinAlgError, match=r"^linalg\.cholesky: "):
+        f(np.diag([0.0, -1.0, 1.0]))
+    g = sg.compile(lambda a: sg.linalg.cholesky(sg.linalg.inv(a)))
+    close(g(np.eye(3) / 4.0), np.eye(3) * 2.0)
+    with pytest.raises(LinAlgError, match=r"^linalg\.inv: "):
+        g(np.zeros((3, 3)))
+
+
+def test_other_calls_stay_native_where_one_runs_in_python():
+    # The gradient at a singular matrix comes from Python, the solution does not.
+    def both(a, m, b):
+        return sg.linalg.solve(m, b), slope_of_det(a)
+
+    f = sg.compile(both)
+    m, b = regular((), 30, np.float64), matrices((), 30, 4, np.float64, 1)
+    first = f(np.eye(2), m, b)[0]
+    second, slope = f(np.ones((2, 2)), m, b)
+    np.testing.assert_array_equal(first, second)
+    close(slope, np.array([[1.0, -1.0], [-1.0, 1.0]]))
+
+
 # -- threads ------------------------------------------------------------------------------
 
 

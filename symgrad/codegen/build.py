@@ -7,8 +7,8 @@ Structures:
   in and out. `Program.run` takes arrays and gives new arrays.
 
 Slots are numbered: inputs, outputs, scratch pieces of one arena, and a status word if there are
-native library calls: where one of them fails, the program runs again with Python's routines,
-which raise the error. A program without Python routines is a single native call.
+native library calls. Where one of them fails, the program runs again with Python's routine in its
+place, which raises the error. A program without Python routines is a single native call.
 Start reading at `Program`.
 """
 
@@ -90,6 +90,7 @@ class Program:
         launches = [x for s in self.steps if isinstance(s, Segment) for x in s.launches]
         self.cost_ns = sum(x.cost_ns for x in launches)
         self._plans = _plans_of(self.steps)
+        self._plans_without: dict[frozenset[int], list[Plan | Routine]] = {frozenset(): self._plans}
         self._spec: EagerSpec | None = None
 
     # -- building ---------------------------------------------------------------------
@@ -192,7 +193,8 @@ class Program:
         buffers = [self.slots[n.number] for n in (*step.operands, step.target)]
         # Without need for scratch memory any slot will do.
         scratch = self.slots.get(-1, buffers[0])
-        launch, library = call.launch(self.status_slot, scratch, tuple(buffers))
+        mark = step.target.number + 1
+        launch, library = call.launch(self.status_slot, mark, scratch, tuple(buffers))
         segment.launches.append(launch)
         segment.keep.append(library)
 
@@ -257,11 +259,7 @@ class Program:
             if self._spec is None:
                 self._spec = self._native_spec()
             return make_executor()(self._spec.address, arrays)
-        return self._run_steps(arrays, self._plans)
-
-    def _run_in_python(self, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-        """Compute with Python's routines in place of native library calls."""
-        return self._run_steps(arrays, _plans_of(self._assembled({})))
+        return self._run_steps(arrays)
 
     def whole_plan(self) -> Plan:
         """The one plan of a native program."""
@@ -279,14 +277,30 @@ class Program:
             arena_bytes=self.arena_bytes,
             arena=self.pieces,
             release_gil=self.cost_ns > RELEASE_GIL_NS,
-            failed=self._run_in_python if self._calls else None,
+            failed=self._run_steps if self._calls else None,
             keep=(whole,),
         )
 
-    def _run_steps(
+    def _run_steps(self, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
+        """Compute step by step, with Python's routines in place of the calls that fail."""
+        failed: frozenset[int] = frozenset()
+        while True:
+            plans = self._plans_without.get(failed)
+            if plans is None:
+                calls = {k: call for k, call in self._calls.items() if k not in failed}
+                plans = self._plans_without[failed] = _plans_of(self._assembled(calls))
+            made = self._attempt(arrays, plans)
+            if not isinstance(made, int):
+                return made
+            failed |= {made}
+
+    def _attempt(
         self, arrays: tuple[np.ndarray, ...], plans: list[Plan | Routine]
-    ) -> tuple[np.ndarray, ...]:
-        """Native segments and library routines in turn, on one table of arrays."""
+    ) -> tuple[np.ndarray, ...] | int:
+        """Native segments and library routines in turn, on one table of arrays.
+
+        The number of the result whose native call failed, if one did.
+        """
         arena = np.empty(self.arena_bytes + ALIGN, np.uint8)
         shift = -arena.ctypes.data % ALIGN
         table: list[np.ndarray] = [*arrays]
@@ -309,7 +323,7 @@ class Program:
             if isinstance(step, Plan):
                 plan.run(step, slots)
                 if status[0]:
-                    return self._run_in_python(arrays)
+                    return int(status[0]) - 1
             else:
                 target = step.target
                 operands = [table[self.slots[a.number]] for a in step.operands]

@@ -7,8 +7,7 @@ Two structures:
 * `_KINDS`: what an op's ``native`` names -> a function that makes the `LapackCall`.
 
 An op without a kind here, of another dtype, or too large for 32-bit sizes stays a Python routine.
-What LAPACK refuses (`status`) is computed again by the routine, which knows the words of the
-error. SciPy's own thread pool serves large matrices. Start reading at `native_call`.
+What LAPACK refuses is computed again by the routine, which knows the words of the error. SciPy's own thread pool serves large matrices. Start reading at `native_call`.
 """
 
 from __future__ import annotations
@@ -26,8 +25,9 @@ import numpy as np
 from symgrad.codegen import jit, kernels
 from symgrad.codegen.ir import Module
 from symgrad.codegen.lapack_body import symbol
-from symgrad.codegen.lapack_kernels import emit_kernel
+from symgrad.codegen.lapack_kernels import IN_DOUBLE, emit_kernel
 from symgrad.codegen.plan import Launch
+from symgrad.ops.determinants import SAFE_CONDITION
 from symgrad.schedule.canonical import Node
 
 LARGEST = 2**31 - 1
@@ -60,13 +60,13 @@ _USES = {
     "inverse": ("getrf", "trsm"),
     "det": ("getrf",),
     "slogdet": ("getrf",),
+    "cofactor": ("getrf", "trsm"),
     "lu": ("getrf",),
     "pivots": ("getrf",),
     "syevd": ("syevd",),
     "qr": ("gelqf", "orglq"),
     "gesdd": ("gesdd",),
 }
-_IN_DOUBLE = ("det", "slogdet")
 _ELEMENTS = {"double": ("d", 8), "float": ("s", 4)}
 _COMPILED: dict[tuple[str, str], tuple[int, jit.Library]] = {}
 _LOCK = threading.RLock()
@@ -107,10 +107,16 @@ class LapackCall(NamedTuple):
         """Scratch memory of the whole launch."""
         return self.strips * self.strip_bytes
 
-    def launch(self, status: int, scratch: int, buffers: tuple[int, ...]) -> tuple[Launch, object]:
-        """The launch, for the slots of status, scratch memory, operands and result, and its code."""
+    def launch(
+        self, status: int, mark: int, scratch: int, buffers: tuple[int, ...]
+    ) -> tuple[Launch, object]:
+        """The launch and the owner of its code.
+
+        `status`, `scratch` and `buffers` (operands, then result) are slots; `mark` is what the
+        status word becomes when the call fails.
+        """
         address, library = _kernel(self.routine, self.element)
-        head = (status, scratch, self.strip_bytes, self.batch, self.strips)
+        head = (status, mark, scratch, self.strip_bytes, self.batch, self.strips)
         launch = Launch(address, (*head, *buffers, *self.sizes), self.strips, self.cost_ns)
         return launch, library
 
@@ -172,6 +178,7 @@ class _Matrices:
     def __init__(
         self, shapes: list[tuple[int, ...]], element: str, attributes: dict[str, Any]
     ) -> None:
+        self.operands = len(shapes)
         self.rows, self.columns = shapes[0][-2:]
         self.right = shapes[-1][-1]
         self.batch = math.prod(shapes[0][:-2])
@@ -237,6 +244,16 @@ def _of_diagonal(m: _Matrices, routine: str) -> LapackCall | None:
     return m.call(routine, (n, m.pieces.integers(n)), 2 * n**3 / 3)
 
 
+def _cofactor(m: _Matrices) -> LapackCall | None:
+    n = m.rows
+    # Derivatives of higher order have directions; a single number has the cofactor 1.
+    if m.operands > 1 or n == 1:
+        return None
+    m.pieces.doubles(n * n)
+    sizes = n, m.pieces.integers(n), m.pieces.doubles(n * n), int(SAFE_CONDITION[0])
+    return m.call("cofactor", sizes, 8 * n**3 / 3)
+
+
 def _lu(m: _Matrices) -> LapackCall | None:
     return _rectangular(m, "lu")
 
@@ -297,6 +314,7 @@ _KINDS: dict[str, Callable[[_Matrices], LapackCall | None]] = {
     "inverse": _inverse,
     "det": _determinant,
     "slogdet": _logarithm,
+    "cofactor": _cofactor,
     "lu": _lu,
     "pivots": _pivots,
     "eigh": _eigenvectors,
@@ -368,7 +386,7 @@ def _address(routine: str, element: str) -> int | None:
 
 def _needs(routine: str, element: str) -> list[tuple[str, str]]:
     """The library routines behind a kernel, and their element kinds."""
-    kind = "double" if routine in _IN_DOUBLE else element
+    kind = "double" if routine in IN_DOUBLE else element
     return [(name, kind) for name in _USES[routine]]
 
 

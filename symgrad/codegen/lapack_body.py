@@ -6,8 +6,9 @@ Two structures:
   is split, then come slot numbers and sizes, in the order in which a kernel asks for them;
 * `Kernel`: a kernel under construction.
 
-A chunk is a strip: a part of the batch with a piece of scratch memory of its own. What LAPACK
-reports goes to the status word; a matrix that fails leaves its result undefined.
+A chunk is a strip: a part of the batch with a piece of scratch memory of its own. Where
+LAPACK reports a failure the launch's mark goes to the status word, unless one is there already;
+the matrix leaves its result undefined.
 Start reading at `Kernel.each`.
 """
 
@@ -15,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from symgrad.codegen.entry_body import ONE, Body
+from symgrad.codegen.entry_body import ONE, ZERO, Body
 from symgrad.codegen.ir import Module, Val, constant
 
-HEAD = 5
-STATUS, SCRATCH, STRIP_BYTES, BATCH, STRIPS = range(HEAD)
+HEAD = 6
+STATUS, MARK, SCRATCH, STRIP_BYTES, BATCH, STRIPS = range(HEAD)
 
 TILE = 16
 """Rows turned at once: as many lines of memory as stay in the first cache with ease."""
@@ -28,11 +29,22 @@ _LETTER = {"double": "d", "float": "s"}
 
 
 class Kernel(Body):
-    """A kernel under construction: its words, Fortran's arguments, the loop over matrices."""
+    """A kernel under construction: its words, Fortran's arguments, the loop over matrices.
 
-    def __init__(self, module: Module, name: str, element: str) -> None:
+    Parameters
+    ----------
+    module : Module
+    name : str
+    element : str
+        The kind of element that it computes with.
+    outside : str
+        That of its operands and results.
+    """
+
+    def __init__(self, module: Module, name: str, element: str, outside: str) -> None:
         super().__init__(module, name, ["ptr", "ptr", "i64", "i64"], None, 0, "nounwind", "")
         self.element = element
+        self.outside = outside
         self.slots, self.words, self.low, self.high = self.arguments
         self._next = HEAD
         self.info = self.alloca("i32", align=4)
@@ -90,20 +102,21 @@ class Kernel(Body):
         self.store(constant(self.element, 1.0), cell)
         return cell
 
-    def fortran(self, routine: str, *arguments: Val, element: str = "") -> None:
+    def fortran(self, routine: str, *arguments: Val) -> None:
         """Call a routine, by its name without the letter of the element kind."""
-        self.call(symbol(routine, element or self.element), None, arguments)
+        self.call(symbol(routine, self.element), None, arguments)
 
     def failed(self) -> Val:
         """Whether the routine called last reported anything."""
         return self.icmp("ne", self.load(self.info, "i32"), constant("i32", 0))
 
     def report(self, condition: Val) -> None:
-        """Set the status word if the condition holds; several threads may do so at once."""
+        """Mark a failure if the condition holds; several threads may do so at once."""
 
         def mark() -> None:
             status = self._memory(self.word(self.words, STATUS))
-            self.do(f"store atomic {ONE}, {status} monotonic, align 8")
+            own = self.word(self.words, MARK)
+            self.emit(f"cmpxchg {status}, {ZERO}, {own} monotonic monotonic, align 8", "i64")
 
         self.when(condition, mark)
 
@@ -111,6 +124,14 @@ class Kernel(Body):
 
     def element_at(self, base: Val, index: Val) -> Val:
         return self.gep(base, index, self.element)
+
+    def outside_at(self, base: Val, index: Val) -> Val:
+        return self.gep(base, index, self.outside)
+
+    def write(self, value: Val, target: Val) -> None:
+        """Store an element of a result."""
+        same = self.element == self.outside
+        self.store(value if same else self.cast("fptrunc", value, self.outside), target)
 
     def copy(self, target: Val, source: Val, count: Val) -> None:
         """Copy elements."""
@@ -122,15 +143,16 @@ class Kernel(Body):
         """Set elements."""
         self.repeat(count, lambda i: self.store(value, self.element_at(target, i)))
 
-    def turn(
-        self, source: Val, target: Val, rows: Val, columns: Val, element: str = ""
-    ) -> None:
-        """Write the transposed matrix of a row-major one, rows by columns, to other memory.
+    def turn(self, source: Val, target: Val, rows: Val, columns: Val) -> None:
+        """Write the transposed matrix of a row-major one, rows by columns, to other memory."""
+        self._turn(self.element, source, target, rows, columns)
 
-        Its elements become `element`, if that is given.
-        """
-        name = _define_turn(self.module, self.element, element or self.element)
-        self.call(name, None, [source, target, rows, columns])
+    def turn_in(self, source: Val, target: Val, rows: Val, columns: Val) -> None:
+        """The same for an operand."""
+        self._turn(self.outside, source, target, rows, columns)
+
+    def _turn(self, element: str, *arguments: Val) -> None:
+        self.call(_define_turn(self.module, element, self.element), None, arguments)
 
     def finite(self, source: Val, count: Val) -> Val:
         """Whether all elements are finite."""

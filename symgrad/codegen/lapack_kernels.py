@@ -82,7 +82,7 @@ def _triangular_words(f: Kernel) -> tuple[Val, ...]:
 
 def _factor(f: Kernel, source: Val, scratch: Val, pivots: Val, n: Val, order: Val) -> None:
     """LU of a square matrix, in column-major order in scratch memory."""
-    f.turn(source, scratch, n, n)
+    f.turn_in(source, scratch, n, n)
     f.fortran("getrf", order, order, scratch, order, pivots, f.info)
 
 
@@ -123,6 +123,12 @@ class _Substitution:
                 "trsm", self.side, triangle, self.turned, diagonal, self.columns, self.order,
                 self.one, factors, self.order, target, self.columns,
             )  # fmt: skip
+
+
+def _set_identity(f: Kernel, target: Val, n: Val) -> None:
+    f.fill(target, constant(f.element, 0.0), f.mul(n, n))
+    one, step = constant(f.element, 1.0), f.add(n, ONE)
+    f.repeat(n, lambda i: f.store(one, f.element_at(target, f.mul(i, step))))
 
 
 def _solve(f: Kernel) -> None:
@@ -172,10 +178,7 @@ def _inverse(f: Kernel) -> None:
         f.report(f.and_(failed, f.icmp("ne", check, ZERO)))
 
         def invert() -> None:
-            f.fill(target, constant(f.element, 0.0), area)
-            one = constant(f.element, 1.0)
-            step = f.add(n, ONE)
-            f.repeat(n, lambda i: f.store(one, f.element_at(target, f.mul(i, step))))
+            _set_identity(f, target, n)
             substitution.run(scratch, pivots, target)
 
         infinity = constant(f.element, float("inf"))
@@ -184,94 +187,141 @@ def _inverse(f: Kernel) -> None:
     f.each(body)
 
 
-def _determinant(
-    f: Kernel,
-    per_matrix: int,
-    start: Callable[[], None],
-    step: Callable[[Val], None],
-    finish: Callable[[Val, Val, Val], None],
-) -> None:
-    """LU in double precision, since a small determinant is what is left of large terms.
-
-    ``step(u)`` sees the diagonal of U, ``finish(sign of P, whether U is singular, result)`` writes.
-    """
-    a, out, n, pivots_at = f.buffer(), f.buffer(), f.size(), f.size()
-    order = f.integer(n)
-    area, stride = f.mul(n, n), f.add(n, ONE)
+def _along_diagonal(
+    f: Kernel, n: Val, factors: Val, pivots: Val, step: Callable[[Val], None]
+) -> Val:
+    """Run `step(u)` for the diagonal of U; gives the sign of P."""
     sign = f.alloca("double", align=8)
+    f.store(constant("double", 1.0), sign)
+    stride = f.add(n, ONE)
+
+    def one(i: Val) -> None:
+        pivot = f.cast("sext", f.load(f.gep(pivots, i, "i32"), "i32"), "i64")
+        before = f.load(sign, "double")
+        moved = f.icmp("ne", pivot, f.add(i, ONE))
+        f.store(f.select(moved, f.fneg(before), before), sign)
+        step(f.load(f.element_at(factors, f.mul(i, stride)), "double"))
+
+    f.repeat(n, one)
+    return f.load(sign, "double")
+
+
+class _Product:
+    """The product of the diagonal, its exponent kept apart: no step of it overflows."""
+
+    def __init__(self, f: Kernel) -> None:
+        self.f = f
+        self.exponent, self.part = f.alloca("i32", align=4), f.alloca("i32", align=4)
+        self.mantissa = f.alloca("double", align=8)
+
+    def value(self, n: Val, factors: Val, pivots: Val) -> Val:
+        """The determinant."""
+        f = self.f
+        f.store(constant("double", 1.0), self.mantissa)
+        f.store(constant("i32", 0), self.exponent)
+        sign = _along_diagonal(f, n, factors, pivots, self._step)
+        signed = f.fmul(sign, f.load(self.mantissa, "double"))
+        return f.invoke("ldexp", "double", [signed, f.load(self.exponent, "i32")])
+
+    def _step(self, u: Val) -> None:
+        f = self.f
+        product = f.fmul(f.load(self.mantissa, "double"), self._split(u))
+        f.store(self._split(product), self.mantissa)
+
+    def _split(self, x: Val) -> Val:
+        f = self.f
+        mantissa = f.invoke("frexp", "double", [x, self.part])
+        f.store(f.add(f.load(self.exponent, "i32"), f.load(self.part, "i32")), self.exponent)
+        return mantissa
+
+
+def _det(f: Kernel) -> None:
+    a, out, n, pivots_at = f.buffer(), f.buffer(), f.size(), f.size()
+    order, area, product = f.integer(n), f.mul(n, n), _Product(f)
 
     def body(number: Val, scratch: Val) -> None:
         pivots = f.gep(scratch, pivots_at, "i8")
-        f.turn(f.element_at(a, f.mul(number, area)), scratch, n, n, "double")
-        f.fortran("getrf", order, order, scratch, order, pivots, f.info, element="double")
-        f.store(constant("double", 1.0), sign)
-        start()
-
-        def along(i: Val) -> None:
-            pivot = f.cast("sext", f.load(f.gep(pivots, i, "i32"), "i32"), "i64")
-            before = f.load(sign, "double")
-            moved = f.icmp("ne", pivot, f.add(i, ONE))
-            f.store(f.select(moved, f.fneg(before), before), sign)
-            step(f.load(f.gep(scratch, f.mul(i, stride), "double"), "double"))
-
-        f.repeat(n, along)
-        target = f.element_at(out, f.mul(number, f.index(per_matrix)))
-        finish(f.load(sign, "double"), f.failed(), target)
+        _factor(f, f.outside_at(a, f.mul(number, area)), scratch, pivots, n, order)
+        singular = f.failed()
+        value = product.value(n, scratch, pivots)
+        zero = constant("double", 0.0)
+        f.write(f.select(singular, zero, value), f.outside_at(out, number))
 
     f.each(body)
 
 
-def _narrow(f: Kernel, x: Val) -> Val:
-    return x if f.element == "double" else f.cast("fptrunc", x, "float")
-
-
-def _det(f: Kernel) -> None:
-    """The product of the diagonal, its exponent kept apart: no step of it overflows."""
-    exponent, part = f.alloca("i32", align=4), f.alloca("i32", align=4)
-    product = f.alloca("double", align=8)
-
-    def start() -> None:
-        f.store(constant("double", 1.0), product)
-        f.store(constant("i32", 0), exponent)
-
-    def split(x: Val) -> Val:
-        mantissa = f.invoke("frexp", "double", [x, part])
-        f.store(f.add(f.load(exponent, "i32"), f.load(part, "i32")), exponent)
-        return mantissa
-
-    def step(u: Val) -> None:
-        f.store(split(f.fmul(f.load(product, "double"), split(u))), product)
-
-    def finish(sign: Val, singular: Val, target: Val) -> None:
-        mantissa = f.fmul(sign, f.load(product, "double"))
-        whole = f.invoke("ldexp", "double", [mantissa, f.load(exponent, "i32")])
-        f.store(_narrow(f, f.select(singular, constant("double", 0.0), whole)), target)
-
-    _determinant(f, 1, start, step, finish)
-
-
 def _slogdet(f: Kernel) -> None:
-    total, negative = f.alloca("double", align=8), f.alloca("double", align=8)
+    a, out, n, pivots_at = f.buffer(), f.buffer(), f.size(), f.size()
+    order, area = f.integer(n), f.mul(n, n)
+    total, sign = f.alloca("double", align=8), f.alloca("double", align=8)
     zero, one = constant("double", 0.0), constant("double", 1.0)
 
-    def start() -> None:
-        f.store(zero, total)
-        f.store(one, negative)
-
     def step(u: Val) -> None:
-        before = f.load(negative, "double")
-        f.store(f.select(f.fcmp("olt", u, zero), f.fneg(before), before), negative)
+        before = f.load(sign, "double")
+        f.store(f.select(f.fcmp("olt", u, zero), f.fneg(before), before), sign)
         term = f.invoke("sg_log_v1f64", "double", [f.fabs(u)])
         f.store(f.fadd(f.load(total, "double"), term), total)
 
-    def finish(sign: Val, singular: Val, target: Val) -> None:
-        whole = f.fmul(sign, f.load(negative, "double"))
+    def body(number: Val, scratch: Val) -> None:
+        pivots = f.gep(scratch, pivots_at, "i8")
+        _factor(f, f.outside_at(a, f.mul(number, area)), scratch, pivots, n, order)
+        singular = f.failed()
+        f.store(zero, total)
+        f.store(one, sign)
+        turned = _along_diagonal(f, n, scratch, pivots, step)
+        whole = f.fmul(turned, f.load(sign, "double"))
+        target = f.outside_at(out, f.shl(number, ONE))
+        f.write(f.select(singular, zero, whole), target)
         lowest = constant("double", float("-inf"))
-        f.store(_narrow(f, f.select(singular, zero, whole)), target)
         logarithm = f.select(singular, lowest, f.load(total, "double"))
-        f.store(_narrow(f, logarithm), f.element_at(target, ONE))
+        f.write(logarithm, f.outside_at(target, ONE))
 
-    _determinant(f, 2, start, step, finish)
+    f.each(body)
+
+
+def _cofactor(f: Kernel) -> None:
+    """det(A) times the transposed inverse.
+
+    It counts as failed unless the product of both matrices' Frobenius norms is below a bound.
+    """
+    a, out, n, pivots_at = f.buffer(), f.buffer(), f.size(), f.size()
+    inverse_at, bound = f.size(), f.cast("sitofp", f.size(), "double")
+    order, area, product = f.integer(n), f.mul(n, n), _Product(f)
+    substitution = _Substitution(f, n, order, n)
+
+    def squares(source: Val, element: str) -> Val:
+        cell = f.alloca("double", align=8)
+        f.store(constant("double", 0.0), cell)
+
+        def one(i: Val) -> None:
+            x = f.load(f.gep(source, i, element), element)
+            wide = x if element == "double" else f.cast("fpext", x, "double")
+            f.store(f.fadd(f.load(cell, "double"), f.fmul(wide, wide)), cell)
+
+        f.repeat(area, one)
+        return f.load(cell, "double")
+
+    def body(number: Val, scratch: Val) -> None:
+        pivots, inverse = f.gep(scratch, pivots_at, "i8"), f.gep(scratch, inverse_at, "i8")
+        at = f.mul(number, area)
+        source, target = f.outside_at(a, at), f.outside_at(out, at)
+        _factor(f, source, scratch, pivots, n, order)
+        f.report(f.failed())
+        determinant = product.value(n, scratch, pivots)
+        _set_identity(f, inverse, n)
+        substitution.run(scratch, pivots, inverse)
+        condition = f.fmul(squares(source, f.outside), squares(inverse, f.element))
+        # Not below: also where it is not a number.
+        f.report(f.xor(f.fcmp("olt", condition, f.fmul(bound, bound)), constant("i1", True)))
+        f.turn(inverse, scratch, n, n)
+
+        def scale(i: Val) -> None:
+            x = f.load(f.element_at(scratch, i), "double")
+            f.write(f.fmul(determinant, x), f.outside_at(target, i))
+
+        f.repeat(area, scale)
+
+    f.each(body)
 
 
 def _lu(f: Kernel) -> None:
@@ -411,12 +461,17 @@ BODIES: dict[str, Callable[[Kernel], None]] = {
     "inverse": _inverse,
     "det": _det,
     "slogdet": _slogdet,
+    "cofactor": _cofactor,
     "lu": _lu,
     "pivots": _pivots,
     "syevd": _syevd,
     "qr": _qr,
     "gesdd": _gesdd,
 }
+
+
+IN_DOUBLE = ("det", "slogdet", "cofactor")
+"""What is computed in double precision, since small determinants are what is left of large terms."""
 
 
 def emit_kernel(module: Module, name: str, routine: str, element: str) -> None:
@@ -430,4 +485,5 @@ def emit_kernel(module: Module, name: str, routine: str, element: str) -> None:
     routine : str
     element : str
     """
-    BODIES[routine](Kernel(module, name, element))
+    inside = "double" if routine in IN_DOUBLE else element
+    BODIES[routine](Kernel(module, name, inside, element))

@@ -202,6 +202,7 @@ class cofactor(Library):
     """
 
     public = False
+    native = "cofactor"
     eager_check = False
     ref = _ref_cofactor
     samples = (
