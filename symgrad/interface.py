@@ -34,6 +34,7 @@ RELIEF = 1024
 """How many nodes are recorded between two looks at how long the pending graph has become."""
 
 _relief_at = RELIEF
+_relieved = 0
 
 Watcher = Callable[[Expr], Expr]
 _watchers: list[Watcher] = []
@@ -48,13 +49,13 @@ def wrap(node: Expr) -> Tensor:
 
 def _settled(node: Expr) -> Expr:
     """Look after a new node: run a long pending graph, and show it to those who watch."""
-    global _relief_at
+    global _relief_at, _relieved
+    if node.serial > _relieved + RELIEF:
+        _relieved = node.serial
+        runtime.relieve(node)
     if not _watchers:
         _relief_at = node.serial + RELIEF
-        runtime.relieve(node)
         return node
-    if node.serial % RELIEF == 0:
-        runtime.relieve(node)
     for watcher in dict.fromkeys(_watchers):
         node = watcher(node)
     return node
