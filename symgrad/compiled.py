@@ -206,7 +206,7 @@ class Compiled:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
+        self._function = self.__wrapped__ = function
         self._traces: dict[Any, Trace] = {}
         self._last: Trace | None = None
         self._entry: Any = None

@@ -16,7 +16,8 @@ import numpy as np
 
 from symgrad import dtypes, ops, runtime, simplify  # noqa: F401 (attaches its rules)
 from symgrad.expr import Expr
-from symgrad.op import COMPOSITES, INPUT, REGISTRY, STATE, Composite, Elementwise, cast_to, constant
+from symgrad.family import COMPOSITES, Composite, Elementwise
+from symgrad.op import INPUT, REGISTRY, STATE, cast_to, constant
 from symgrad.ops import index
 from symgrad.ops.alias import clone
 from symgrad.ops.arithmetic import where

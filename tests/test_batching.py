@@ -13,11 +13,13 @@ from symgrad import dtypes, runtime
 from symgrad.calculus import pullback, pushforward
 from symgrad.calculus.batching import batched, jacobian_columns, jacobian_rows, replaced
 from symgrad.expr import Expr, ancestors
-from symgrad.op import COMPOSITES, REGISTRY, STATE, Case, T, grad_mode, input_node
+from symgrad.family import COMPOSITES
+from symgrad.op import REGISTRY, STATE, grad_mode, input_node
 from symgrad.ops.arithmetic import mul
 from symgrad.ops.contract import batched_product
 from symgrad.ops.positions import put_last, read
 from symgrad.ops.transcendental import exp, log, sin
+from symgrad.sample import Case, T
 
 COUNT = 3
 RNG = np.random.default_rng(20)
@@ -146,7 +148,8 @@ def test_put_when_writes_collide_then_the_last_of_each_element_wins() -> None:
 
 
 def test_library_op_when_no_rule_fits_then_each_element_is_computed() -> None:
-    from symgrad.op import Library, record
+    from symgrad.family import Library
+    from symgrad.op import record
 
     class Sorted(Library):
         """A routine that knows one vector only."""

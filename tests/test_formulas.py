@@ -20,12 +20,13 @@ from scipy import special
 from symgrad import dtypes
 from symgrad.calculus import pullback
 from symgrad.expr import ancestors
+from symgrad.family import Elementwise
 from symgrad.formula.latex import latex
 from symgrad.formula.source import to_c, to_numpy_source
 from symgrad.formula.sympy_form import to_sympy
 from symgrad.formula.sympy_reader import from_sympy
 from symgrad.formula.text import text
-from symgrad.op import REGISTRY, Elementwise, input_node
+from symgrad.op import REGISTRY, input_node
 from symgrad.ops.arithmetic import cast, eq, keep, where
 from symgrad.ops.choice import maximum
 from symgrad.ops.contract import matmul

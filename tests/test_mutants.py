@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from symgrad.op import Elementwise
+from symgrad.family import Elementwise
 from symgrad.testing import (
     along_symmetric,
     check_value,

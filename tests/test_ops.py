@@ -13,7 +13,8 @@ import pytest
 from scipy import special
 
 from symgrad import dtypes
-from symgrad.op import INPUT, REGISTRY, Elementwise, cast_to, input_node
+from symgrad.family import Elementwise
+from symgrad.op import INPUT, REGISTRY, cast_to, input_node
 from symgrad.testing import (
     along_symmetric,
     check_backward,

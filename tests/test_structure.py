@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import symgrad as sg
+from symgrad.family import COMPOSITES
 from symgrad.interface import public_names
-from symgrad.op import COMPOSITES, REGISTRY
+from symgrad.op import REGISTRY
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from symgrad.expr import Expr, ancestors
-from symgrad.op import Index
+from symgrad.family import Index
 
 LIMIT = 100_000
 """The largest array that is written out."""

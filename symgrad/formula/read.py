@@ -13,10 +13,11 @@ from typing import Any
 import numpy as np
 
 from symgrad.expr import Expr, ancestors
+from symgrad.family import Index
 from symgrad.formula import arrays
 from symgrad.formula.notation import Notation, show, written
 from symgrad.formula.tree import Table, Term, minimal
-from symgrad.op import CONSTANT, Index, Op
+from symgrad.op import CONSTANT, Op
 from symgrad.ops import create, movement
 
 Names = Mapping[Any, str]

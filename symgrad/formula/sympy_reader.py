@@ -15,7 +15,8 @@ from typing import Any
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import COMPOSITES, REGISTRY, constant
+from symgrad.family import COMPOSITES
+from symgrad.op import REGISTRY, constant
 
 Value = Expr | bool | int | float
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import Case, Elementwise, T, composite, op
+from symgrad.family import Elementwise, composite, op
 from symgrad.ops.arithmetic import (
     Number,
     Operand,
@@ -32,6 +32,7 @@ from symgrad.ops.choice import abs as absolute
 from symgrad.ops.choice import clamp
 from symgrad.ops.special import erfc, sigmoid, softplus
 from symgrad.ops.transcendental import atanh, expm1, log, log1p, tanh
+from symgrad.sample import Case, T
 
 SELU_ALPHA = 1.6732632423543772848170429916717
 SELU_SCALE = 1.0507009873554804934193349852946

@@ -11,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from symgrad.expr import Expr
-from symgrad.op import Case, Op, T, op, record
+from symgrad.family import op
+from symgrad.op import Op, record
+from symgrad.sample import Case, T
 
 
 class Alias(Op):

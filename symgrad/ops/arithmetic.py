@@ -14,17 +14,9 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import (
-    REGISTRY,
-    Case,
-    Elementwise,
-    T,
-    broadcast_shapes,
-    cast_to,
-    op,
-    promote,
-    record,
-)
+from symgrad.family import Elementwise, broadcast_shapes, op, promote
+from symgrad.op import REGISTRY, cast_to, record
+from symgrad.sample import Case, T
 
 Number = bool | int | float
 Operand = Expr | Number

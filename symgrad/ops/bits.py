@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from symgrad.op import Case, Elementwise, T, op
+from symgrad.family import Elementwise, op
 from symgrad.ops.arithmetic import Binary
+from symgrad.sample import Case, T
 
 
 class Bitwise(Binary):

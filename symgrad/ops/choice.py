@@ -14,7 +14,8 @@ import numpy as np
 
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import Case, Elementwise, T, composite, constant, op
+from symgrad.family import Elementwise, composite, op
+from symgrad.op import constant
 from symgrad.ops.arithmetic import (
     Binary,
     Number,
@@ -36,6 +37,7 @@ from symgrad.ops.arithmetic import (
     where,
 )
 from symgrad.ops.rounding import nowhere
+from symgrad.sample import Case, T
 
 
 class Test(Elementwise):

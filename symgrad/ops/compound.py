@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from symgrad.expr import Expr
-from symgrad.op import Case, T, composite
+from symgrad.family import composite
 from symgrad.ops.arithmetic import Number, Operand, add, div, is_int, lt, mul, sub, where
 from symgrad.ops.choice import abs as absolute
+from symgrad.sample import Case, T
 
 
 def _ref_rsub(x: Any, other: Any, *, alpha: Number = 1) -> Any:

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 
 from symgrad.expr import Expr
-from symgrad.op import Case, Contract, T, broadcast_shapes, composite, op
+from symgrad.family import Contract, broadcast_shapes, composite, op
 from symgrad.ops.movement import expand, join_axis, narrow_step, permute, reshape, wrap_dim
 from symgrad.ops.reduce import count_of, part, sum_axis
+from symgrad.sample import Case, T
 
 
 def flipped(x: Expr) -> Expr:

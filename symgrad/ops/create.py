@@ -15,10 +15,12 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import Case, Create, cast_to, constant, op, record, value_of
+from symgrad.family import Create, op
+from symgrad.op import cast_to, constant, record, value_of
 from symgrad.ops import movement
 from symgrad.ops.arithmetic import eq, where
 from symgrad.ops.movement import reshape
+from symgrad.sample import Case
 
 
 @op

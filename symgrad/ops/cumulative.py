@@ -17,13 +17,15 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import Case, Cumulative, Library, T, cast_to, composite, op
+from symgrad.family import Cumulative, Library, composite, op
+from symgrad.op import cast_to
 from symgrad.ops.arithmetic import eq, keep, ne, where
 from symgrad.ops.extrema import ValuesIndices
 from symgrad.ops.layout import axis_index
 from symgrad.ops.movement import embed, expand, flip, full, wrap_dim
 from symgrad.ops.reduce import OUT_OF_RANGE, part, restore, summed_dtype
 from symgrad.ops.transcendental import exp
+from symgrad.sample import Case, T
 
 
 class _Running(Cumulative):

@@ -15,7 +15,7 @@ import numpy as np
 
 from symgrad.errors import LinAlgError
 from symgrad.expr import Expr
-from symgrad.op import Case, Library, T, composite, op
+from symgrad.family import Library, composite, op
 from symgrad.ops.arithmetic import add, keep, where
 from symgrad.ops.choice import abs
 from symgrad.ops.contract import flipped, matmul
@@ -31,6 +31,7 @@ from symgrad.ops.linalg import (
 )
 from symgrad.ops.movement import embed, expand, join_axis, reshape
 from symgrad.ops.reduce import part, sum
+from symgrad.sample import Case, T
 
 
 def scaled_columns(x: Expr, factors: Expr) -> Expr:

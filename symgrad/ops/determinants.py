@@ -15,12 +15,13 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from symgrad.expr import Expr
-from symgrad.op import Case, Library, T, composite, op
+from symgrad.family import Library, composite, op
 from symgrad.ops.arithmetic import where
 from symgrad.ops.contract import flipped
 from symgrad.ops.linalg import as_matrices, dominant, inverse_matrix, square
 from symgrad.ops.movement import expand, reshape
 from symgrad.ops.reduce import part
+from symgrad.sample import Case, T
 
 SAFE_CONDITION = (1e4, 1e4, 1e2, 30.0)
 """Condition numbers up to which the inverse serves, by the number of directions.

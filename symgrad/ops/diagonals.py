@@ -13,11 +13,12 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import Case, T, composite
+from symgrad.family import composite
 from symgrad.ops.arithmetic import eq, keep
 from symgrad.ops.layout import axis_index
 from symgrad.ops.movement import diagonal, embed, expand, permute, reshape, wrap_dim
 from symgrad.ops.positions import known
+from symgrad.sample import Case, T
 
 
 def diagonal_embed(g: Expr, shape: tuple[int, ...], offset: int, dim1: int, dim2: int) -> Expr:

@@ -11,12 +11,14 @@ import numpy as np
 
 from symgrad import dtypes
 from symgrad.expr import Expr
-from symgrad.op import Case, T, broadcast_shapes, cast_to, composite, promote
+from symgrad.family import broadcast_shapes, composite, promote
+from symgrad.op import cast_to
 from symgrad.ops.arithmetic import logical_xor
 from symgrad.ops.cumulative import cumsum
 from symgrad.ops.movement import full, join_axis, reshape, wrap_dim
 from symgrad.ops.reduce import part, sum
 from symgrad.ops.statistics import norm_over
+from symgrad.sample import Case, T
 
 
 def _ref_diff(

@@ -15,10 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from symgrad.expr import Expr
-from symgrad.op import Case, T, composite
+from symgrad.family import composite
 from symgrad.ops.contract import contracted
 from symgrad.ops.movement import diagonal, expand, permute, reshape, wrap_dim
 from symgrad.ops.reduce import sum_axis
+from symgrad.sample import Case, T
 
 
 class Operand(NamedTuple):

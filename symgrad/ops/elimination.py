@@ -14,7 +14,8 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import Case, Library, T, cast_to, composite, op
+from symgrad.family import Library, composite, op
+from symgrad.op import cast_to
 from symgrad.ops.arithmetic import eq
 from symgrad.ops.contract import flipped, matmul
 from symgrad.ops.layout import axis_index
@@ -30,6 +31,7 @@ from symgrad.ops.linalg import (
     triangular,
 )
 from symgrad.ops.movement import expand, join_axis, reshape
+from symgrad.sample import Case, T
 
 
 class LU(NamedTuple):

@@ -15,7 +15,8 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import Case, Reduce, T, cast_to, composite, op
+from symgrad.family import Reduce, composite, op
+from symgrad.op import cast_to
 from symgrad.ops.arithmetic import eq, keep, ne
 from symgrad.ops.choice import maximum, minimum
 from symgrad.ops.layout import axis_index
@@ -30,6 +31,7 @@ from symgrad.ops.reduce import (
     sum_axis,
     whole,
 )
+from symgrad.sample import Case, T
 
 
 class ValuesIndices(NamedTuple):

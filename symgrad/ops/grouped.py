@@ -13,7 +13,8 @@ import numpy as np
 
 from symgrad import dtypes
 from symgrad.expr import Expr
-from symgrad.op import Case, Index, T, cast_to, composite, constant, op, value_of
+from symgrad.family import Index, composite, op
+from symgrad.op import cast_to, constant, value_of
 from symgrad.ops.arithmetic import eq, ge, keep, where
 from symgrad.ops.movement import expand, full, reshape
 from symgrad.ops.positions import known, numbered, put_any, put_sum, read
@@ -27,6 +28,7 @@ from symgrad.ops.scatter import (
     slices_of,
     source_of,
 )
+from symgrad.sample import Case, T
 
 HOW = ("sum", "prod", "mean", "amax", "amin")
 

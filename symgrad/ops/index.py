@@ -16,7 +16,8 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import Case, T, broadcast_shapes, cast_to, composite, constant, value_of
+from symgrad.family import broadcast_shapes, composite
+from symgrad.op import cast_to, constant, value_of
 from symgrad.ops.arithmetic import keep, where
 from symgrad.ops.movement import (
     diagonal,
@@ -29,6 +30,7 @@ from symgrad.ops.movement import (
     wrap_dim,
 )
 from symgrad.ops.positions import bounded_positions, known, put_last, read
+from symgrad.sample import Case, T
 
 _KINDS = "only integers, slices (`:`), ellipsis (`...`), None and long or byte Variables are valid indices"
 

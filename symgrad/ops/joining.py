@@ -12,9 +12,11 @@ from typing import Any
 import numpy as np
 
 from symgrad.expr import Expr
-from symgrad.op import Case, T, broadcast_shapes, cast_to, composite, promote, value_of
+from symgrad.family import broadcast_shapes, composite, promote
+from symgrad.op import cast_to, value_of
 from symgrad.ops.layout import atleast_1d, atleast_2d, atleast_3d, select, sliced
 from symgrad.ops.movement import embed, expand, join_axis, reshape, wrap_dim
+from symgrad.sample import Case, T
 
 
 def _some(name: str, tensors: Sequence[Any]) -> list[Expr]:

@@ -13,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from symgrad.expr import Expr
-from symgrad.op import Case, T, broadcast_shapes, composite, value_of
+from symgrad.family import broadcast_shapes, composite
+from symgrad.op import value_of
 from symgrad.ops.create import iota
 from symgrad.ops.movement import expand, flip, narrow_step, permute, reshape, shape_of, wrap_dim
+from symgrad.sample import Case, T
 
 
 def axis_index(shape: tuple[int, ...], dim: int) -> Expr:

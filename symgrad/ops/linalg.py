@@ -18,12 +18,13 @@ import numpy as np
 
 from symgrad.errors import LinAlgError
 from symgrad.expr import Expr
-from symgrad.op import Case, Library, T, broadcast_shapes, composite, op
+from symgrad.family import Library, broadcast_shapes, composite, op
 from symgrad.ops.arithmetic import eq, keep
 from symgrad.ops.contract import flipped, matmul
 from symgrad.ops.layout import axis_index
 from symgrad.ops.movement import diagonal, expand, full, permute, reshape
 from symgrad.ops.reduce import count_of, part
+from symgrad.sample import Case, T
 
 # -- checks and shapes ------------------------------------------------------------------
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 
 from symgrad.expr import Expr
-from symgrad.op import Case, Elementwise, T, cast_to, composite, op, value_of
+from symgrad.family import Elementwise, composite, op
+from symgrad.op import cast_to, value_of
 from symgrad.ops.arithmetic import add, div, eq, le, logical_and, lt, mul, ne, neg, sub, where
 from symgrad.ops.choice import abs as absolute
 from symgrad.ops.choice import clamp_min
@@ -25,6 +26,7 @@ from symgrad.ops.reduce import sum as total
 from symgrad.ops.special import softplus, xlogy
 from symgrad.ops.statistics import mean
 from symgrad.ops.transcendental import exp, log
+from symgrad.sample import Case, T
 
 # -- reduction ----------------------------------------------------------------------------
 

@@ -17,7 +17,9 @@ import numpy as np
 
 from symgrad import dtypes
 from symgrad.expr import Expr
-from symgrad.op import Case, Movement, T, constant, op, record
+from symgrad.family import Movement, op
+from symgrad.op import constant, record
+from symgrad.sample import Case, T
 
 
 def wrap_dim(name: str, dim: int, ndim: int) -> int:

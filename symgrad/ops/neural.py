@@ -16,7 +16,8 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import Case, T, cast_to, composite, value_of
+from symgrad.family import composite
+from symgrad.op import cast_to, value_of
 from symgrad.ops.alias import detach, head
 from symgrad.ops.arithmetic import add, div, eq, keep, mul, ne, not_implemented, sub, where
 from symgrad.ops.choice import clamp_min
@@ -32,6 +33,7 @@ from symgrad.ops.reduce import sum as total
 from symgrad.ops.special import sigmoid
 from symgrad.ops.statistics import mean, norm
 from symgrad.ops.transcendental import exp, log, rsqrt
+from symgrad.sample import Case, T
 
 # -- softmax ------------------------------------------------------------------------------
 

@@ -14,7 +14,8 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import Case, T, cast_to, composite
+from symgrad.family import composite
+from symgrad.op import cast_to
 from symgrad.ops.choice import abs
 from symgrad.ops.extrema import amax, amin
 from symgrad.ops.linalg import linalg_inv, matrix, square
@@ -22,6 +23,7 @@ from symgrad.ops.movement import permute, reshape, wrap_dim
 from symgrad.ops.reduce import Dims, keep_dims, numpy_axis, part, sum
 from symgrad.ops.singular import linalg_svdvals
 from symgrad.ops.statistics import norm_over
+from symgrad.sample import Case, T
 
 
 def _converted(x: Expr, dtype: DType | None) -> Expr:

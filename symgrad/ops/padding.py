@@ -13,12 +13,14 @@ import numpy as np
 
 from symgrad import dtypes
 from symgrad.expr import Expr
-from symgrad.op import Case, T, cast_to, composite, constant
+from symgrad.family import composite
+from symgrad.op import cast_to, constant
 from symgrad.ops.arithmetic import add, where
 from symgrad.ops.create import iota
 from symgrad.ops.layout import moved_axis, sliced
 from symgrad.ops.movement import embed, expand, flip, full, join_axis, reshape
 from symgrad.ops.positions import put_sum
+from symgrad.sample import Case, T
 
 MODES = ("constant", "reflect", "replicate", "circular")
 

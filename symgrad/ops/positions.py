@@ -16,10 +16,12 @@ import numpy as np
 
 from symgrad import dtypes
 from symgrad.expr import Expr
-from symgrad.op import Case, Index, T, cast_to, input_node, op, value_of
+from symgrad.family import Index, op
+from symgrad.op import cast_to, input_node, value_of
 from symgrad.ops.arithmetic import ge, keep, where
 from symgrad.ops.create import iota
 from symgrad.ops.movement import expand, reshape
+from symgrad.sample import Case, T
 
 
 def _indices(*shape: int, below: int) -> T:

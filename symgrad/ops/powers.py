@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 
 from symgrad.expr import Expr
-from symgrad.op import Case, Library, T, composite, op
+from symgrad.family import Library, composite, op
 from symgrad.ops.contract import flipped, matmul
 from symgrad.ops.linalg import dominant, identity_like, linalg_inv, square
+from symgrad.sample import Case, T
 
 
 @composite(

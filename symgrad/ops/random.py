@@ -17,7 +17,9 @@ import numpy as np
 from symgrad import dtypes, random
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import STATE, Case, Library, T, cast_to, input_node, op
+from symgrad.family import Library, op
+from symgrad.op import STATE, cast_to, input_node
+from symgrad.sample import Case, T
 
 KINDS = ("uniform", "normal", "bits", "permutation")
 

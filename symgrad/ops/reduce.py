@@ -17,7 +17,8 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import Case, Reduce, T, cast_to, composite, op
+from symgrad.family import Reduce, composite, op
+from symgrad.op import cast_to
 from symgrad.ops.arithmetic import keep, ne
 from symgrad.ops.movement import (
     expand,
@@ -26,6 +27,7 @@ from symgrad.ops.movement import (
     reshape,
     wrap_dim,
 )
+from symgrad.sample import Case, T
 
 Dims = int | Sequence[int] | None
 

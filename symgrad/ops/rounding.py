@@ -13,8 +13,10 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import Case, Elementwise, T, composite, constant, op
+from symgrad.family import Elementwise, composite, op
+from symgrad.op import constant
 from symgrad.ops.arithmetic import Binary, div, mul, not_implemented, sub
+from symgrad.sample import Case, T
 
 
 def nowhere() -> tuple[Expr, float]:

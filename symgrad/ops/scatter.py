@@ -15,12 +15,14 @@ import numpy as np
 
 from symgrad import dtypes
 from symgrad.expr import Expr
-from symgrad.op import Case, T, broadcast_shapes, cast_to, composite, constant, value_of
+from symgrad.family import broadcast_shapes, composite
+from symgrad.op import cast_to, constant, value_of
 from symgrad.ops.arithmetic import where
 from symgrad.ops.index import getitem, setitem
 from symgrad.ops.layout import axis_index, moved_axis, sliced
 from symgrad.ops.movement import expand, full, reshape, wrap_dim
 from symgrad.ops.positions import bounded_positions, known, put_any, put_last, put_sum, read
+from symgrad.sample import Case, T
 
 
 def ints_below(*shape: int, below: int, lo: int = 0) -> T:

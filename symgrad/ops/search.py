@@ -13,10 +13,12 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import Case, Library, T, cast_to, composite, constant, op, promote, value_of
+from symgrad.family import Library, composite, op, promote
+from symgrad.op import cast_to, constant, value_of
 from symgrad.ops.movement import reshape, wrap_dim
 from symgrad.ops.positions import known
 from symgrad.ops.sort import sort
+from symgrad.sample import Case, T
 
 
 def _ascending(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

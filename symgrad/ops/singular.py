@@ -14,7 +14,8 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.errors import LinAlgError
 from symgrad.expr import Expr
-from symgrad.op import Case, Library, T, cast_to, composite, constant, op
+from symgrad.family import Library, composite, op
+from symgrad.op import cast_to, constant
 from symgrad.ops.alias import detach
 from symgrad.ops.arithmetic import keep, ne, where
 from symgrad.ops.contract import flipped, matmul
@@ -29,6 +30,7 @@ from symgrad.ops.linalg import (
 )
 from symgrad.ops.movement import expand, full, reshape
 from symgrad.ops.reduce import part, sum
+from symgrad.sample import Case, T
 
 # -- singular values --------------------------------------------------------------------
 

@@ -14,13 +14,15 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import Case, Library, T, composite, constant, op, value_of
+from symgrad.family import Library, composite, op
+from symgrad.op import constant, value_of
 from symgrad.ops.arithmetic import ne, where
 from symgrad.ops.extrema import ValuesIndices
 from symgrad.ops.joining import stack
 from symgrad.ops.layout import moved_axis, select, sliced
 from symgrad.ops.movement import full, reshape, wrap_dim
 from symgrad.ops.scatter import picked
+from symgrad.sample import Case, T
 
 INTERPOLATIONS = ("linear", "lower", "higher", "nearest", "midpoint")
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from symgrad.expr import Expr
-from symgrad.op import Case, Elementwise, T, composite, op
+from symgrad.family import Elementwise, composite, op
 from symgrad.ops.arithmetic import Binary, Number, div, eq, logical_and, mul, sub, where
 from symgrad.ops.choice import isinf
 from symgrad.ops.transcendental import (
@@ -27,6 +27,7 @@ from symgrad.ops.transcendental import (
     log,
     tanh,
 )
+from symgrad.sample import Case, T
 
 
 def _lerche(s: int, terms: int) -> list[float]:

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 
 from symgrad.expr import Expr, ancestors
-from symgrad.op import CONSTANT, Case, T, op
+from symgrad.family import op
+from symgrad.op import CONSTANT
 from symgrad.ops.alias import Alias
 from symgrad.ops.arithmetic import add, eq, keep, mul, where
 from symgrad.ops.choice import abs
@@ -29,6 +30,7 @@ from symgrad.ops.decompositions import eigh_packed, eigh_parts, scaled_columns
 from symgrad.ops.linalg import symmetric
 from symgrad.ops.movement import diagonal, expand, full, narrow_step, permute, reshape
 from symgrad.ops.reduce import sum
+from symgrad.sample import Case, T
 
 # -- expressions of the eigenvalues -----------------------------------------------------
 

@@ -16,7 +16,8 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import CONSTANT, Case, Elementwise, T, cast_to, composite, op
+from symgrad.family import Elementwise, composite, op
+from symgrad.op import CONSTANT, cast_to
 from symgrad.ops.alias import detach
 from symgrad.ops.arithmetic import add, div, eq, keep, mul, ne, neg, where
 from symgrad.ops.choice import abs, clamp
@@ -32,6 +33,7 @@ from symgrad.ops.reduce import (
     sum,
 )
 from symgrad.ops.transcendental import exp, log, pow, sqrt
+from symgrad.sample import Case, T
 
 
 @op

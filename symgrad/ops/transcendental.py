@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from symgrad.expr import Expr
-from symgrad.op import Case, Elementwise, T, composite, op
+from symgrad.family import Elementwise, composite, op
 from symgrad.ops.arithmetic import Binary, eq, logical_and, where
+from symgrad.sample import Case, T
 
 LN2 = math.log(2.0)
 LN10 = math.log(10.0)

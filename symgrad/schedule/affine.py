@@ -55,6 +55,7 @@ class Affine:
         return hash((self.const, self.terms))
 
     def coefficient(self, variable: int) -> int:
+        """What a variable is multiplied by, 0 if it does not occur."""
         for v, k in self.terms:
             if v == variable:
                 return k

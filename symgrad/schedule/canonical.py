@@ -61,6 +61,7 @@ class Node:
         return n
 
     def attributes(self) -> dict[str, Any]:
+        """The attributes by name."""
         return dict(zip(self.op.attributes, self.attrs, strict=True))
 
     @property

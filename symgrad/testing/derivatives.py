@@ -17,10 +17,11 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.calculus import pullback, pushforward
 from symgrad.expr import Expr
-from symgrad.op import Case, constant, input_node
+from symgrad.op import constant, input_node
 from symgrad.ops.arithmetic import add, mul
 from symgrad.ops.movement import full, permute
 from symgrad.ops.reduce import sum as total
+from symgrad.sample import Case
 from symgrad.testing.evaluator import Evaluator
 from symgrad.testing.samples import Drawn, Subject, call, draw, nodes
 

@@ -24,8 +24,10 @@ import numpy as np
 from symgrad.calculus import pullback
 from symgrad.dtypes import DType
 from symgrad.expr import Expr, ancestors
-from symgrad.op import Elementwise, T, constant, interning
+from symgrad.family import Elementwise
+from symgrad.op import constant, interning
 from symgrad.runtime import evaluate
+from symgrad.sample import T
 from symgrad.testing.derivatives import weighted
 from symgrad.testing.evaluator import run
 from symgrad.testing.samples import Subject, flattened, nodes, subject, subjects

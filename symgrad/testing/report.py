@@ -12,8 +12,9 @@ from symgrad import dtypes
 from symgrad.calculus import pullback
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
+from symgrad.family import Elementwise
 from symgrad.formula.text import text
-from symgrad.op import Elementwise, input_node
+from symgrad.op import input_node
 from symgrad.testing.bits import check_bits
 from symgrad.testing.derivatives import Scalar, check_derivatives, has_derivative, projection
 from symgrad.testing.mutants import surviving_mutants

@@ -22,7 +22,9 @@ import symgrad.ops  # noqa: F401  (fills the registry)
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import COMPOSITES, REGISTRY, Case, Composite, Op, T, input_node
+from symgrad.family import COMPOSITES, Composite
+from symgrad.op import REGISTRY, Op, input_node
+from symgrad.sample import Case, T
 
 FLOATS = (dtypes.float32, dtypes.float64)
 

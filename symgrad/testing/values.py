@@ -14,7 +14,8 @@ import numpy as np
 
 from symgrad import dtypes
 from symgrad.dtypes import DType
-from symgrad.op import Elementwise, Op
+from symgrad.family import Elementwise
+from symgrad.op import Op
 from symgrad.testing.evaluator import run
 from symgrad.testing.samples import Drawn, Subject, call, draw, nodes, truth
 
