@@ -99,7 +99,7 @@ def tensor(
 def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """The data as a tensor, sharing memory with NumPy arrays where the dtype allows."""
     if isinstance(data, Tensor):
-        return data if dtype is None else data.to(dtype)  # type: ignore[attr-defined, no-any-return]
+        return data if dtype is None else data.to(dtype)  # type: ignore[attr-defined]
     if isinstance(data, np.ndarray) and (dtype is None or dtypes.as_dtype(dtype).numpy == data.dtype):
         return from_numpy(data)
     return tensor(data, dtype=dtype)
