@@ -237,6 +237,18 @@ def test_large_matrices():
     close((q @ r).numpy(), b, 1e3)
 
 
+def test_scratch_memory_from_the_heap(monkeypatch):
+    monkeypatch.setattr(lapack, "MAX_SCRATCH", 100)
+    a, b = regular((20,), 7, np.float64), matrices((20,), 7, 3, np.float64, 1)
+    f = sg.compile(lambda a, b: (sg.linalg.solve(a, b), sg.linalg.det(a)))
+    for _ in range(2):
+        solved, determinants = f(a, b)
+        close(solved, np.linalg.solve(a, b))
+        close(determinants, np.linalg.det(a))
+    assert is_native(f)
+    assert f._latest().recipe.program.arena_bytes < 7 * 7 * 8
+
+
 # -- compiled functions -------------------------------------------------------------------
 
 

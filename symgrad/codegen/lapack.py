@@ -36,8 +36,8 @@ LARGEST = 2**31 - 1
 MAX_STRIPS = 16
 """Parts of a batch that may run at the same time, each with scratch memory of its own."""
 
-MAX_SCRATCH = 1 << 26
-"""Scratch memory, in bytes, beyond which a batch is not split further."""
+MAX_SCRATCH = 1 << 24
+"""Scratch memory, in bytes, that a program keeps between calls; more is borrowed from the heap."""
 
 CALL_NS = 300
 
@@ -99,13 +99,13 @@ class LapackCall(NamedTuple):
     @property
     def strips(self) -> int:
         """Into how many parts the batch is split."""
-        affordable = max(MAX_SCRATCH // max(self.strip_bytes, 1), 1)
-        return min(self.batch, MAX_STRIPS, affordable)
+        return min(self.batch, MAX_STRIPS)
 
     @property
     def scratch_bytes(self) -> int:
-        """Scratch memory of the whole launch."""
-        return self.strips * self.strip_bytes
+        """Scratch memory of the whole launch, without what is borrowed."""
+        size = self.strips * self.strip_bytes
+        return size if size <= MAX_SCRATCH else 0
 
     def launch(
         self, status: int, mark: int, scratch: int, buffers: tuple[int, ...]
@@ -116,7 +116,8 @@ class LapackCall(NamedTuple):
         status word becomes when the call fails.
         """
         address, library = _kernel(self.routine, self.element)
-        head = (status, mark, scratch, self.strip_bytes, self.batch, self.strips)
+        kept = self.scratch_bytes or not self.strip_bytes
+        head = (status, mark, scratch if kept else -1, self.strip_bytes, self.batch, self.strips)
         launch = Launch(address, (*head, *buffers, *self.sizes), self.strips, self.cost_ns)
         return launch, library
 

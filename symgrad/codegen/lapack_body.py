@@ -6,7 +6,8 @@ Two structures:
   is split, then come slot numbers and sizes, in the order in which a kernel asks for them;
 * `Kernel`: a kernel under construction.
 
-A chunk is a strip: a part of the batch with a piece of scratch memory of its own. Where
+A chunk is a strip: a part of the batch with a piece of scratch memory of its own, which comes from
+the heap, for as long as the kernel runs, if the slot number of scratch memory is negative. Where
 LAPACK reports a failure the launch's mark goes to the status word, unless one is there already;
 the matrix leaves its result undefined.
 Start reading at `Kernel.each`.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from symgrad.codegen.entry_body import ONE, ZERO, Body
+from symgrad.codegen.entry_body import NULL, ONE, ZERO, Body
 from symgrad.codegen.ir import Module, Val, constant
 
 HEAD = 6
@@ -66,17 +67,29 @@ class Kernel(Body):
     def each(self, body: Callable[[Val, Val], None]) -> None:
         """Run ``body(matrix number, scratch memory)`` for all matrices of the strips asked for."""
         batch, strips = self.word(self.words, BATCH), self.word(self.words, STRIPS)
-        bytes_each = self.word(self.words, STRIP_BYTES)
-        base = self._memory(self.word(self.words, SCRATCH))
+        bytes_each, slot = self.word(self.words, STRIP_BYTES), self.word(self.words, SCRATCH)
+        borrowed = self.icmp("slt", slot, ZERO)
+        cell = self.alloca("ptr", align=8)
+        self.either(
+            borrowed,
+            lambda: self.store(self.invoke("malloc", "ptr", [bytes_each]), cell),
+            lambda: self.store(self._memory(slot), cell),
+        )
+        base = self.load(cell, "ptr")
+        missing = self.icmp("eq", base, NULL)
+        self.report(missing)
+        # One piece of borrowed memory serves strip after strip.
+        step = self.select(borrowed, ZERO, bytes_each)
 
         def strip(number: Val) -> None:
             here = self.add(self.low, number)
             first = self.udiv(self.mul(here, batch), strips)
             end = self.udiv(self.mul(self.add(here, ONE), batch), strips)
-            scratch = self.gep(base, self.mul(here, bytes_each), "i8")
+            scratch = self.gep(base, self.mul(here, step), "i8")
             self.repeat(self.sub(end, first), lambda i: body(self.add(first, i), scratch))
 
-        self.repeat(self.sub(self.high, self.low), strip)
+        self.repeat(self.select(missing, ZERO, self.sub(self.high, self.low)), strip)
+        self.when(borrowed, lambda: self.call("free", None, [base]))
         self.ret()
         self.finish()
 
