@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.linalg
-import sympy
 
 import symgrad as sg
 
@@ -245,20 +244,6 @@ def test_recorded_gradient_leaves_no_cycle():
         assert all(r() is None for r in gone)
     finally:
         gc.enable()
-
-
-def test_constant_derivative_does_not_require_grad():
-    s = sympy.Symbol("s")
-    fifth = sympy.diff(s**5, s, 5)
-    assert not fifth.free_symbols
-    x = leaf(2.0)
-    y = x**5
-    for _ in range(5):
-        (y,) = sg.autograd.grad(y, x, create_graph=True)
-    assert y.item() == float(fifth)
-    assert not y.requires_grad
-    (slope,) = sg.autograd.grad(3 * x, x, create_graph=True)
-    assert not slope.requires_grad
 
 
 def test_clamp_has_derivative_zero_at_its_bounds():

@@ -565,12 +565,14 @@ class pow(Binary):
         return b.power(x, y)
 
 
-def _lowered(x: Expr, exponent: float) -> Expr | float:
-    """exponent * x**(exponent - 1), in the simplest form of that power."""
+def _lowered(x: Expr, exponent: float) -> Expr:
+    """exponent * x**(exponent - 1).
+
+    Powers 1 and 0 stay powers, which cost nothing and print as x and 1: a derivative of any order
+    of a power depends on x by its form, so that the one after it is 0 and not an error.
+    """
     if exponent == 1:
-        return 1.0
-    if exponent == 2:
-        return 2.0 * x  # type: ignore[no-any-return]
+        return pow(x, 0.0)  # type: ignore[no-any-return]
     return float(exponent) * pow(x, float(exponent) - 1.0)  # type: ignore[no-any-return]
 
 
