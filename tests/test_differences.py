@@ -246,6 +246,15 @@ def test_recorded_gradient_leaves_no_cycle():
         gc.enable()
 
 
+def test_heaviside_is_flat_and_passes_its_value_at_zero():
+    points, value, h = np.array([-1.0, 0.0, 2.0]), 0.3, 1e-6
+    x, v = leaf(points), leaf(value)
+    sg.heaviside(x, v).sum().backward()
+    agrees(x.grad, [0.0, 0.0, 0.0])
+    slope = (np.heaviside(points, value + h) - np.heaviside(points, value - h)).sum() / (2 * h)
+    assert v.grad.item() == pytest.approx(slope, rel=1e-9)
+
+
 def test_clamp_has_derivative_zero_at_its_bounds():
     x = leaf([0.0, 1.0, -1.0, 2.0, 0.5])
     x.clamp(0, 1).sum().backward()

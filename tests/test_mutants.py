@@ -26,6 +26,7 @@ EQUIVALENT = {
     "trunc": (UNARY, STEP),
     "floor_divide": (BOTH, STEP),
     "truncated_divide": (BOTH, STEP),
+    "heaviside": (UNARY | {"exchanged"}, "flat in x; away from the jump also in the values"),
     "copysign": ({"scaled-1", "negated-1", "dropped-1"}, "only the sign of y enters"),
 }
 """Mutants that are no mutants: the changed rule is the right one, with the reason."""

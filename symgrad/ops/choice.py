@@ -149,8 +149,11 @@ class heaviside(Binary):
     """0 below 0, 1 above, `values` at 0."""
 
     parameters = ("input", "values")
-    nodiff = "a step; torch has no derivative either"
-    samples = (Case(T(5), T(5)), Case(np.array([-1.0, 0.0, 2.0]), np.array(0.5)))
+    samples = (
+        Case(T(5), T(5)),
+        Case(np.array([-1.0, 0.0, 2.0]), np.array(0.5), smooth=False),
+        Case(np.array([0, 0, 1]), T(3)),
+    )
 
     def ref(x: Any, values: Any) -> Any:
         step = np.where(np.equal(x, 0), values, np.greater(x, 0))
@@ -158,6 +161,9 @@ class heaviside(Binary):
 
     def sympy(sp: Any, x: Any, y: Any) -> Any:
         return sp.Heaviside(x, y)
+
+    def select(out: Expr, x: Expr, y: Expr) -> Any:
+        return nowhere(), (eq(x, 0.0), 1.0)
 
     def lower(b: Any, x: Any, y: Any) -> Any:
         zero = b.zero(x)
