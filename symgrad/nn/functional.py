@@ -22,7 +22,7 @@ _PLAIN = (
     "rms_norm group_norm normalize linear bilinear embedding one_hot pad mse_loss l1_loss smooth_l1_loss "
     "huber_loss cross_entropy nll_loss gaussian_nll_loss binary_cross_entropy "
     "binary_cross_entropy_with_logits kl_div cosine_similarity pairwise_distance "
-    "scaled_dot_product_attention"
+    "scaled_dot_product_attention conv1d conv2d max_pool1d max_pool2d avg_pool1d avg_pool2d"
 ).split()
 
 
