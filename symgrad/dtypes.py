@@ -4,15 +4,15 @@ One structure: `DType`, a value object with the NumPy type, the LLVM scalar kind
 the promotion order. Start reading at `result_type`.
 
 Promotion follows torch: operands fall in three classes (tensors with dimensions, 0-d tensors,
-Python numbers); a lower class changes the result only if its category (bool < int < float) is
-higher than that of the classes above it.
+Python numbers); a lower class changes the result only if its category (bool < int < float <
+complex) is higher than that of the classes above it, and keeps their precision when it does.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-BOOL, INT, FLOAT = 0, 1, 2
+BOOL, INT, FLOAT, COMPLEX = 0, 1, 2, 3
 
 
 class DType:
@@ -23,9 +23,10 @@ class DType:
     name : str
     numpy : numpy.dtype
     kind : str
-        LLVM scalar type in registers (`i1` for bool, which memory stores as one byte).
+        LLVM scalar type in registers (`i1` for bool, which memory stores as one byte); of complex
+        numbers that of one part, since kernels only see the parts.
     category : int
-        0 bool, 1 integer, 2 floating.
+        0 bool, 1 integer, 2 floating, 3 complex.
     itemsize : int
         Bytes per element.
     """
@@ -52,7 +53,17 @@ class DType:
 
     @property
     def is_complex(self) -> bool:
-        return False
+        return self.category == COMPLEX
+
+    def to_real(self) -> DType:
+        """The dtype of the real part; of real dtypes the dtype itself."""
+        return _PART.get(self, self)
+
+    def to_complex(self) -> DType:
+        """The complex dtype of the same precision; that of the default dtype for integers."""
+        if self.category == COMPLEX:
+            return self
+        return complex64 if (self if self.category == FLOAT else _default) is float32 else complex128
 
 
 bool_ = DType(0, "bool", "i1", BOOL)
@@ -63,8 +74,11 @@ int32 = DType(4, "int32", "i32", INT)
 int64 = DType(5, "int64", "i64", INT)
 float32 = DType(6, "float32", "float", FLOAT)
 float64 = DType(7, "float64", "double", FLOAT)
+complex64 = DType(8, "complex64", "float", COMPLEX)
+complex128 = DType(9, "complex128", "double", COMPLEX)
 
-ALL = (bool_, uint8, int8, int16, int32, int64, float32, float64)
+ALL = (bool_, uint8, int8, int16, int32, int64, float32, float64, complex64, complex128)
+_PART = {complex64: float32, complex128: float64}
 _BY_NUMPY = {d.numpy: d for d in ALL}
 _BY_NAME = {d.name: d for d in ALL}
 _PAIR: dict[tuple[DType, DType], DType] = {}
@@ -112,7 +126,7 @@ def from_numpy(dtype: np.dtype) -> DType:
 
 
 def as_dtype(dtype: object) -> DType:
-    """A `DType` from a DType, a NumPy dtype or type, or Python's bool, int, float."""
+    """A `DType` from a DType, a NumPy dtype or type, or Python's bool, int, float, complex."""
     if isinstance(dtype, DType):
         return dtype
     if dtype is float:
@@ -121,6 +135,8 @@ def as_dtype(dtype: object) -> DType:
         return int64
     if dtype is bool:
         return bool_
+    if dtype is complex:
+        return complex128
     try:
         return from_numpy(np.dtype(dtype))  # type: ignore[call-overload]
     except TypeError as error:
@@ -134,7 +150,8 @@ def promote_types(a: DType, b: DType) -> DType:
     found = _PAIR.get((a, b))
     if found is None:
         if a.category != b.category:
-            found = a if a.category > b.category else b
+            low, high = (a, b) if a.category < b.category else (b, a)
+            found = complex128 if low is float64 else high
         elif {a, b} == {uint8, int8}:
             found = int16
         else:
@@ -143,12 +160,14 @@ def promote_types(a: DType, b: DType) -> DType:
     return found
 
 
-def of_number(value: bool | int | float) -> DType:
+def of_number(value: bool | int | float | complex) -> DType:
     """The dtype that a Python number brings to a promotion."""
     if isinstance(value, bool | np.bool_):
         return bool_
     if isinstance(value, int | np.integer):
         return int64
+    if isinstance(value, complex | np.complexfloating):
+        return _default.to_complex()
     return _default
 
 
@@ -161,7 +180,8 @@ def result_type(
         if lower is None:
             continue
         if result is None or lower.category > result.category:
-            result = lower
+            keeps = result is not None and result.category == FLOAT and lower.category == COMPLEX
+            result = result.to_complex() if keeps and result is not None else lower
     if result is None:
         raise TypeError("result_type: needs at least one operand")
     return result

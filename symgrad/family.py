@@ -21,6 +21,11 @@ A class states exactly one derivative rule:
 ``nodiff = "reason"``
     the op has no derivative.
 
+Rules hold for complex numbers too: partials are the holomorphic derivatives, and calculus
+conjugates them in reverse mode. An elementwise op takes complex operands if it states ``parts``:
+the real and imaginary part of its result from those of its operands, in real ops
+(`symgrad.schedule.complex_parts`).
+
 Start reading at `op`, then `Elementwise.__call__`.
 """
 
@@ -68,7 +73,7 @@ def broadcast_shapes(name: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int,
     return tuple(result)
 
 
-def promote(args: Sequence[Expr | bool | int | float]) -> DType:
+def promote(args: Sequence[Expr | bool | int | float | complex]) -> DType:
     """torch.result_type over tensors and Python numbers."""
     dimensioned = zero = number = None
     for a in args:
@@ -83,8 +88,16 @@ def promote(args: Sequence[Expr | bool | int | float]) -> DType:
     return dtypes.result_type(dimensioned, zero, number)
 
 
+def refused(name: str, dtype: DType) -> NotImplementedError:
+    """The error for complex operands of an op that has no meaning or no rule for them."""
+    title = "ComplexFloat" if dtype is dtypes.complex64 else "ComplexDouble"
+    return NotImplementedError(
+        f"\"{name}\" not implemented for '{title}' (got {dtype!r}); take .real, .imag or .abs() first"
+    )
+
+
 _BOOL = dtypes.bool_
-_OPERAND_TYPES = (Expr, bool, int, float, np.number, np.bool_)
+_OPERAND_TYPES = (Expr, bool, int, float, complex, np.number, np.bool_)
 
 
 class Elementwise(Op):
@@ -97,6 +110,9 @@ class Elementwise(Op):
         operands alone; "bool": operands become bool; "integer": bool and ints only.
     gives : str
         "same" as the promoted operands, or "bool".
+    parts : callable, optional
+        Real and imaginary part of the result, as a pair of nodes, from such pairs for complex
+        operands and nodes for real ones; one node if the result is real.
     conditions : int
         How many leading operands are boolean conditions outside promotion (`where`).
     """
@@ -109,6 +125,7 @@ class Elementwise(Op):
     fixed_operands: ClassVar[tuple[int, ...]] = ()
     parameters: ClassVar[tuple[str, ...]] = ()
     """torch's names of the operands."""
+    parts: ClassVar[Callable[..., Any] | None] = None
     short: ClassVar[bool] = False
     """Whether floating operands are taken as they are; decided when the op is declared."""
 
@@ -213,6 +230,8 @@ class Elementwise(Op):
         else:
             common = promote(numeric)
         target = self.operand_dtype(common)
+        if target.category == 3 and self.parts is None:
+            raise refused(self.name, target)
         return tuple(
             self._operand(a, dtypes.bool_ if i < self.conditions else target, i)
             for i, a in enumerate(args)
@@ -220,11 +239,11 @@ class Elementwise(Op):
 
     def operand_dtype(self, common: DType) -> DType:
         """The dtype the operands are cast to, from their promoted dtype."""
-        if self.accepts == "float" and common.category != 2:
+        if self.accepts == "float" and common.category < 2:
             return dtypes.get_default_dtype()
         if self.accepts == "bool":
             return dtypes.bool_
-        if self.accepts == "integer" and common.category == 2:
+        if self.accepts == "integer" and common.category >= 2:
             raise RuntimeError(
                 f'"{self.name}" not implemented for {common.name}: needs bool or integer operands; '
                 "convert with .to(symgrad.int64)"
@@ -259,6 +278,8 @@ class Reduce(Op):
     def __call__(self, *args: Any, **attrs: Any) -> Expr:
         dim = attrs["dim"]
         first = args[0]
+        if first.dtype.category == 3 and self.combine != "add":
+            raise refused(self.name, first.dtype)
         shape = first.shape[:dim] + first.shape[dim + 1 :]
         return record(self, tuple(args), (dim,), shape, self.result_dtype(first.dtype))
 
@@ -273,6 +294,8 @@ class Cumulative(Op):
 
     def __call__(self, *args: Any, **attrs: Any) -> Expr:
         x = args[0]
+        if x.dtype.category == 3 and self.combine != "add":
+            raise refused(self.name, x.dtype)
         return record(self, (x,), (attrs["dim"],), x.shape, x.dtype)
 
 
@@ -310,6 +333,9 @@ class Library(Op):
 
     def __call__(self, *args: Any, **attrs: Any) -> Expr:
         values = tuple([attrs[k] for k in self.attributes])
+        for a in args:
+            if a.dtype.category == 3 and not (self.family == "index" and self.rule == "adjoint"):
+                raise refused(self.name, a.dtype)
         shape = self.shape(*args, **attrs)
         if self.eager_check:
             STATE.checked = True

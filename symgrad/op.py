@@ -32,7 +32,8 @@ class _State(threading.local):
 
     Grad mode; whether a compiled function is being traced; whether a node was recorded that can
     fail on values (reset by the caller who asks); the capture of the function being traced; how
-    many levels of dual numbers are open; the table that interns calculus' own nodes.
+    many levels of dual numbers are open; the table that interns calculus' own nodes; whether nodes
+    are recorded as they are written, without accuracy rules.
     """
 
     grad = True
@@ -41,6 +42,7 @@ class _State(threading.local):
     capture: Any = None
     dual_levels = 0
     table: dict[Any, Expr] | None = None
+    plain = False
 
 
 STATE = _State()
@@ -61,6 +63,8 @@ def record(
     Rules that `symgrad.simplify` attached to the op may put a more accurate expression in place.
     """
     for rewrite in op.rewrites:
+        if STATE.plain:
+            break
         better = rewrite(args, attrs)
         if better is not None:
             return better  # type: ignore[no-any-return]
@@ -213,28 +217,31 @@ REGISTRY["constant"] = CONSTANT
 _FIXED_NUMBERS = {0.0, 1.0, -1.0, 2.0, -2.0, 0.5}
 
 
-def constant(value: bool | int | float, dtype: DType, fixed: bool = False) -> Expr:
+def constant(value: bool | int | float | complex, dtype: DType, fixed: bool = False) -> Expr:
     """A 0-d constant.
 
     Parameters
     ----------
-    value : bool, int or float
+    value : bool, int, float or complex
     dtype : DType
     fixed : bool
         Compile the value in (exponents) instead of passing it at run time.
-        0, ±1, ±2 and ½ are always compiled in.
+        0, ±1, ±2 and ½ are always compiled in, unless complex.
     """
-    number: bool | int | float
+    number: bool | int | float | complex
     if dtype.category == 2:
-        number = float(value)
+        number = float(value)  # type: ignore[arg-type]
         keyed = fixed or number in _FIXED_NUMBERS
+    elif dtype.category == 3:
+        number = complex(value)
+        keyed = fixed
     else:
-        number = bool(value) if dtype.category == 0 else int(value)
+        number = bool(value) if dtype.category == 0 else int(value)  # type: ignore[arg-type]
         keyed = fixed or dtype.category == 0 or number in (0, 1, -1, 2)
     table = STATE.table
     if table is None:
         return Expr(CONSTANT, (), (number if keyed else None,), (), dtype, False, number)
-    bits: Any = np.float64(number).tobytes() if dtype.category == 2 else number
+    bits: Any = np.complex128(number).tobytes() if dtype.category >= 2 else number
     key = (CONSTANT, bits, dtype, keyed)
     node = table.get(key)
     if node is None:
@@ -254,5 +261,7 @@ def cast_to(x: Expr, dtype: DType) -> Expr:
         return x
     if x.op is CONSTANT:
         number = x.value
+        if x.dtype.is_complex and not dtype.is_complex and dtype.category:
+            number = number.real
         return constant(number, dtype, fixed=x.attrs[0] is not None)
     return REGISTRY["cast"](x, dtype=dtype)

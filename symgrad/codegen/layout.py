@@ -25,6 +25,9 @@ NO_AXIS = -(1 << 30)
 LANES = 16
 """Lanes of a unit: element i of a sum goes to lane i mod 16."""
 
+TILE = 128
+"""Elements of the vector axis that are reduced together when lanes run along a kept axis."""
+
 FUNCTION_COST = 10.0
 """Cost from which an op counts as a function of the vector maths."""
 
@@ -173,7 +176,8 @@ class Layout:
         first = self.order[0]
         size = nest.sizes[first]
         reducing = self.mode in ("inner", "outer")
-        narrow = size < 4 * self.width and nest.sizes[nest.axis] > 8 * UNIT
+        # Threads that took columns of few rows each would all read every line of memory.
+        narrow = first == self.vector and size < 8 * TILE and nest.sizes[nest.axis] > 8 * UNIT
         if reducing and (first == nest.axis or narrow):
             units = -(-nest.sizes[nest.axis] // UNIT)
             self.split = wanted > 1 and units > 1
@@ -185,7 +189,9 @@ class Layout:
                 return
         if self.mode == "running" and first == nest.axis:
             return
-        grain = self.width if first == self.vector else 1
+        grain = 1
+        if first == self.vector:
+            grain = TILE if self.mode == "outer" else self.width
         per = -(-size // wanted)
         self.chunk = -(-per // grain) * grain
         self.extent = -(-size // self.chunk)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from symgrad.codegen.ir import Function, Module, Val, constant
-from symgrad.codegen.layout import LANES, UNIT
+from symgrad.codegen.layout import LANES, TILE, UNIT
 from symgrad.codegen.lowering import Lowering, is_float
 from symgrad.schedule.nest import Output
 
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
 
 DEPTH = 48
 """Levels of the tree over units: more than any array can need."""
-
-TILE = 128
-"""Elements of the vector axis that are reduced together when lanes run along a kept axis."""
 
 # Loop variables besides the nest's axes.
 UNITS, TILES = -1000, -2000
