@@ -63,7 +63,7 @@ def record(
     Rules that `symgrad.simplify` attached to the op may put a more accurate expression in place.
     """
     for rewrite in op.rewrites:
-        if STATE.plain:
+        if STATE.plain or args[0].dtype.category == 3:
             break
         better = rewrite(args, attrs)
         if better is not None:
@@ -148,6 +148,8 @@ class Op:
     bounded: ClassVar[bool] = False
     pieces: ClassVar[bool] = False
     keeps_order: ClassVar[bool] = False
+    shifts: ClassVar[bool] = False
+    """Whether a movement reads the same axis at other positions, so that users' reads add up."""
     reads: ClassVar[bool] = False
     writes: ClassVar[str] = ""
     anchor: Callable[[Expr], Expr | None] | None = None

@@ -71,6 +71,7 @@ class Layout:
         self._places: dict[Any, int] = {}
         self.scratch_bytes = 0
         self.joins: list[tuple[int, int, int]] = []
+        self._scratch: dict[int, int] = {}
         self._choose()
         self.cost_ns = self._cost()
         self._chunk()
@@ -213,12 +214,17 @@ class Layout:
     def _scratch_for(self, place: int) -> None:
         """Room for the partial results of one output: 8 bytes per state part, element and unit."""
         output = self.nest.outputs[place]
+        target = output.target
         parts = 2 if output.combine in ("argmax", "argmin") else 1
         units = -(-self.nest.sizes[self.nest.axis] // UNIT)
-        self.parameter(("scratch", place), self.scratch_bytes)
-        self.parameter(("elements", place), output.target.size)
-        self.joins.append((place, self.scratch_bytes, units))
-        self.scratch_bytes += 8 * parts * units * output.target.size
+        start = self._scratch.get(target.number)
+        if start is None:
+            # Outputs that fill one buffer together share the room and are joined together.
+            start = self._scratch[target.number] = self.scratch_bytes
+            self.joins.append((place, start, units))
+            self.scratch_bytes += 8 * parts * units * target.size
+        self.parameter(("scratch", place), start)
+        self.parameter(("elements", place), target.size)
 
     # -- key --------------------------------------------------------------------------
 

@@ -217,6 +217,7 @@ class narrow_step(Movement):
     """Every `step`-th element from `start`, `count` of them, along each axis; steps positive."""
 
     public = False
+    shifts = True
     attributes = ("starts", "steps", "counts")
     injective = True
     samples = (
@@ -255,6 +256,7 @@ class embed(Movement):
     """Zeros of a larger shape with the argument placed in them: the adjoint of `narrow_step`."""
 
     public = False
+    shifts = True
     attributes = ("size", "starts", "steps")
     injective = True
     bounded = True
@@ -295,6 +297,7 @@ class embed(Movement):
 class flip(Movement):
     """The elements in reverse order along the given axes."""
 
+    shifts = True
     attributes = ("dims",)
     injective = True
     samples = (Case(T(2, 3), (0,)), Case(T(2, 3), (0, -1)), Case(T(0), (0,)))
@@ -414,6 +417,7 @@ class join_axis(Movement):
 class unfold(Movement):
     """All windows of `size` elements, `step` apart, along one axis; a window is a new last axis."""
 
+    shifts = True
     attributes = ("dimension", "size", "step")
     samples = (
         Case(T(7), 0, 3, 1),

@@ -19,11 +19,14 @@ from typing import Any
 
 from symgrad.dtypes import DType, bool_, int64
 from symgrad.op import CONSTANT, Op
-from symgrad.ops.arithmetic import keep
+from symgrad.ops.arithmetic import add, keep
 from symgrad.schedule.affine import ZERO, Affine, row_major, split_map, variable
 from symgrad.schedule.canonical import Node
 
 Index = tuple[Affine, ...]
+
+LANES = 16
+"""Lanes that the terms of a sum go round in; part of the definition of its bits."""
 
 
 class Inst:
@@ -332,6 +335,8 @@ class NestBuilder:
             return self._shared("position", int64, offset=at[0])
         if family == "index":
             return self._read(n, at, guard, stack)
+        if family == "reduce":
+            return self._short_sum(n, at, guard, stack)
         raise AssertionError(f"{n!r} needs a buffer of its own")
 
     def _shared(self, kind: str, dtype: DType, **fields: Any) -> int:
@@ -363,6 +368,31 @@ class NestBuilder:
             return None
         numbers.reverse()
         return self._append(Inst("op", n.dtype, op=n.op, attrs=n.attrs, args=tuple(numbers)))
+
+    def _short_sum(self, n: Node, at: Index, guard: int, stack: list[Any]) -> int | None:
+        """A sum of a few terms, written out in the order of the fixed tree: lanes fold by halves."""
+        a = n.args[0]
+        dim = n.attrs[0]
+        terms: list[int] = []
+        missing = False
+        for k in range(a.shape[dim]):
+            found = self._child(stack, a, (*at[:dim], Affine(k), *at[dim:]), guard)
+            if found is None:
+                missing = True
+            else:
+                terms.append(found)
+        if missing:
+            return None
+        half = LANES
+        while half > 1:
+            half //= 2
+            joined = []
+            for k, term in enumerate(terms[:half]):
+                if k + half < len(terms):
+                    term = self._append(Inst("op", n.dtype, op=add, args=(term, terms[k + half])))
+                joined.append(term)
+            terms = joined
+        return terms[0]
 
     def _movement(
         self, n: Node, at: Index, guard: int, flat: bool, stack: list[Any]

@@ -39,6 +39,9 @@ SEGMENT = 384
 MAX_ITEMS = 512
 """Results per nest. Values that share a chain belong in one nest, else each would redo it."""
 
+SHORT = 4
+"""Terms of a sum that is written out, and elements of a kept axis that a reduction writes out."""
+
 MAX_REPEATED = 4
 """At how many different indices a nest may compute the same value."""
 
@@ -144,6 +147,38 @@ def is_routine(n: Node) -> bool:
     return family == "library" or (family == "index" and not n.op.reads and not n.op.writes)
 
 
+def is_short_sum(n: Node) -> bool:
+    """Whether a sum has so few terms that its users add them up in place.
+
+    The order of the additions is that of the fixed tree, so the bits are the same. Only a last
+    axis counts, which holds components; a first one holds a batch, whose size may change.
+    """
+    if n.op.family != "reduce" or n.op.combine != "add":  # type: ignore[attr-defined]
+        return False
+    shape = n.args[0].shape
+    last = n.attrs[0] == len(shape) - 1 > 0
+    return last and 0 < shape[-1] <= SHORT
+
+
+def _times_repeated(shape: tuple[int, ...], wide: tuple[int, ...]) -> float:
+    """How often an element is used under broadcasting, short axes apart: those are written out."""
+    times = 1.0
+    extra = len(wide) - len(shape)
+    for d, size in enumerate(wide):
+        short = d == len(wide) - 1 and size <= SHORT
+        if not short and (d < extra or shape[d - extra] == 1):
+            times *= size
+    return times
+
+
+def has_buffer(n: Node) -> bool:
+    """Whether a node is always stored: it is not computed element by element."""
+    family = n.op.family
+    if family in ("reduce", "cumulative", "contract", "library"):
+        return not is_short_sum(n)
+    return n.op.pieces or (family == "index" and not n.op.reads)
+
+
 def is_vector_product(n: Node) -> bool:
     """Whether a product has a single row or column and so is summed in lanes."""
     return n.op.family == "contract" and 1 in n.shape[1:]
@@ -193,7 +228,7 @@ class _Storage:
         }
         for n in computed:
             family = n.op.family
-            if family in ("reduce", "cumulative", "contract", "library") or n.op.pieces or (family == "index" and not n.op.reads):
+            if has_buffer(n):
                 self.store(n)
                 self.dear.add(n.number)
             elif n.number in roots and n.number not in self.stored:
@@ -209,16 +244,36 @@ class _Storage:
                             self.store(a)
                             self.local.add(a.number)
             own = n.op.cost if family == "elementwise" else 0.0
-            cost[n.number] = own + sum(
+            times = 1
+            if is_short_sum(n):
+                own = times = n.args[0].size // max(n.size, 1)
+            cost[n.number] = own + times * sum(
                 0.0 if a.input >= 0 or self.is_loaded(a) else cost[a.number] for a in n.args
             )
             for a in n.args:
                 users.setdefault(a.number, []).append(n)
         self._bound_repetition(computed, users, cost)
         for n in computed:
-            if n.users > 1 and cost[n.number] >= DEAR and n.op.family == "elementwise":
-                if len({self._scope(u) for u in users.get(n.number, ())}) > 1:
+            inline = n.op.family == "elementwise" or is_short_sum(n)
+            if n.users > 1 and cost[n.number] >= DEAR and inline:
+                scopes = {self._scope(u) for u in users.get(n.number, ())}
+                if len(scopes) > 1 and self._work(n) >= DEAR:
                     self.store(n)
+
+    def _work(self, root: Node) -> float:
+        """The cost of an element of `root`, shared parts counted once, as far as it matters."""
+        total = 0.0
+        seen: set[int] = set()
+        stack = [root]
+        while stack and total < 4 * DEAR:
+            n = stack.pop()
+            if n.number in seen or n.input >= 0 or (n is not root and self.is_loaded(n)):
+                continue
+            seen.add(n.number)
+            if n.op.family == "elementwise":
+                total += n.op.cost
+            stack.extend(n.args)
+        return total
 
     def _bound_repetition(
         self, computed: list[Node], users: dict[int, list[Node]], cost: dict[int, float]
@@ -232,12 +287,13 @@ class _Storage:
         for n in reversed(computed):
             same, moved = 1, 0
             for u in users.get(n.number, ()):
-                if u.op.family in ("movement", "index") and not u.op.keeps_order:
+                if u.op.shifts or u.op.family == "index":
                     moved += times[u.number]
                 else:
                     same = max(same, times[u.number])
             total = same - 1 + moved if moved > 1 else max(same, moved)
-            if total > MAX_REPEATED and cost[n.number] > 0 and n.op.family == "elementwise":
+            inline = n.op.family == "elementwise" or is_short_sum(n)
+            if total > MAX_REPEATED and cost[n.number] > 0 and inline:
                 self.store(n)
             times[n.number] = 1 if self.is_loaded(n) else total
 
@@ -268,7 +324,10 @@ class _Storage:
         for a in n.args:
             if a.input >= 0 or a.op is CONSTANT or self.is_loaded(a):
                 continue
-            if n.size >= 4 * max(a.size, 1) and cost.get(a.number, 0.0) >= 4.0:
+            again = _times_repeated(a.shape, n.shape)
+            if cost.get(a.number, 0.0) < 4.0:
+                continue
+            if again >= 4 or (again - 1) * self._work(a) >= DEAR:
                 self.store(a)
 
 
@@ -312,7 +371,7 @@ def strided_view(
 def _items(n: Node) -> list[Item]:
     """The items that compute a stored node, without the zero fill of a strided embedding."""
     op = n.op
-    if op.family == "reduce":
+    if op.family == "reduce" and not is_short_sum(n):
         a = n.args[0]
         dim = n.attrs[0]
         index = identity_index(len(a.shape))
@@ -320,7 +379,8 @@ def _items(n: Node) -> list[Item]:
             return [_constant_item(n, op.empty)]  # type: ignore[attr-defined]
         offset = offset_of(index[:dim] + index[dim + 1 :], n.shape)
         values = tuple((x, index) for x in n.args)
-        return [Item(n, a.shape, values, offset, dim, op.combine, op.identity)]  # type: ignore[attr-defined]
+        whole = Item(n, a.shape, values, offset, dim, op.combine, op.identity)  # type: ignore[attr-defined]
+        return _written_out(whole)
     if op.family == "cumulative":
         a = n.args[0]
         index = identity_index(len(a.shape))
@@ -342,6 +402,28 @@ def _items(n: Node) -> list[Item]:
         return [Item(n, a.shape, ((a, index),), offset_of(placed, n.shape))]
     index = identity_index(len(n.shape))
     return [Item(n, n.shape, ((n, index),), offset_of(index, n.shape))]
+
+
+def _written_out(item: Item) -> list[Item]:
+    """One item per element of a short last axis, so that what they share is computed once."""
+    last = len(item.domain) - 1
+    if last < 2 or item.axis == last or not 1 < item.domain[last] <= SHORT:
+        return [item]
+    made = []
+    for k in range(item.domain[last]):
+
+        def moved(form: Affine, k: int = k) -> Affine:
+            terms = tuple((v, c) for v, c in form.terms if v != last)
+            return Affine(form.const + k * form.coefficient(last), terms)
+
+        values = tuple((x, tuple(moved(f) for f in index)) for x, index in item.values)
+        made.append(
+            Item(
+                item.target, item.domain[:last], values, moved(item.offset), item.axis, item.combine,
+                item.identity,
+            )
+        )  # fmt: skip
+    return made
 
 
 def _written(n: Node) -> Item:
