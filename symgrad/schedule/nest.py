@@ -118,6 +118,26 @@ class Item:
         self.cumulative = cumulative
 
 
+    def drop_unit_axes(self) -> None:
+        """Leave out axes of size 1, so that items that differ in them alone share a nest."""
+        kept = [d for d, s in enumerate(self.domain) if s != 1 or d == self.axis]
+        if len(kept) == len(self.domain):
+            return
+        place = {d: k for k, d in enumerate(kept)}
+
+        def renamed(form: Affine) -> Affine:
+            return Affine(form.const, tuple((place[v], k) for v, k in form.terms if v in place))
+
+        def moved(index: Index) -> Index:
+            return tuple(renamed(form) for form in index)
+
+        self.domain = tuple(self.domain[d] for d in kept)
+        self.axis = place.get(self.axis, -1)
+        self.values = tuple((n, moved(index)) for n, index in self.values)
+        self.positions = tuple((n, moved(index), step) for n, index, step in self.positions)
+        self.offset = renamed(self.offset)
+
+
 class Output:
     """An item inside a nest: instructions in place of nodes, offsets in the nest's axes."""
 

@@ -33,7 +33,7 @@ from symgrad.schedule.nest import (
     offset_of,
 )
 
-SEGMENT = 384
+SEGMENT = 1024
 """Nodes of straight-line code per kernel; longer programs are cut, so that compile time stays linear."""
 
 MAX_ITEMS = 512
@@ -502,6 +502,7 @@ def schedule(graph: Graph) -> Schedule:
     def place(item: Item, level: int, segment: int) -> int:
         if 0 in item.domain:
             return level
+        item.drop_unit_axes()
         key = (item.domain, item.cumulative or bool(item.positions), segment)
         found_open = open_nests.setdefault(key, [])
         for found, nest in found_open:
