@@ -268,7 +268,9 @@ def times(question: Question) -> Iterator[str]:
     """Time per call: compiled, with the gradient, and the same function on plain NumPy."""
     arguments = question.arguments()
     f, g = compiled_value(question), compiled_gradient(question)
+    # The first call of each compiles; what is timed are the calls after it.
     expected = f(*arguments)
+    g(*arguments)
     scalars = all(isinstance(a, float) for a in arguments)
     rival = "math" if scalars else "NumPy"
     plain = on_numpy(question, scalars)
