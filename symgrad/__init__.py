@@ -6,12 +6,15 @@ which can be read as formulas, and are compiled to fused vector kernels when a v
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import importlib as _importlib
+from typing import Any
 
 from symgrad import dtypes as _dtypes
 from symgrad import interface as _interface
 from symgrad.dtypes import (
     DType,
+    complex64,
+    complex128,
     float32,
     float64,
     get_default_dtype,
@@ -25,6 +28,8 @@ from symgrad.dtypes import (
 )
 from symgrad.dtypes import DType as dtype
 from symgrad.dtypes import bool_ as bool
+from symgrad.dtypes import complex64 as cfloat
+from symgrad.dtypes import complex128 as cdouble
 from symgrad.dtypes import float32 as float
 from symgrad.dtypes import float64 as double
 from symgrad.dtypes import int32 as int
@@ -67,10 +72,15 @@ from symgrad.reading import to_sympy as to_sympy
 
 __version__ = "0.1.0"
 
-if TYPE_CHECKING:
+_LATER = ("compat", "optim", "testing")
+"""Submodules that are loaded when they are first named, so that importing symgrad stays quick."""
 
-    def __getattr__(name: str) -> Any:
-        """The functions made from the op registry."""
+
+def __getattr__(name: str) -> Any:
+    """Submodules that are loaded on first use; for type checkers, the functions made from the registry too."""
+    if name in _LATER:
+        return _importlib.import_module(f"symgrad.{name}")
+    raise AttributeError(f"module 'symgrad' has no attribute {name!r}")
 
 
 _functions = _interface.FUNCTIONS

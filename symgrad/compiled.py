@@ -263,7 +263,7 @@ class Compiled:
         from symgrad.codegen.bind import bind_entry
 
         recipe = trace.recipe
-        if kwargs or not recipe.program.native or trace.written or trace.draws:
+        if kwargs or recipe.paired or not recipe.program.native or trace.written or trace.draws:
             return
         self._entry = bind_entry(
             self, recipe, args, trace.tree, self._dispatch

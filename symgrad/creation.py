@@ -38,6 +38,8 @@ def _array(data: Any, dtype: DType | None) -> np.ndarray:
         return np.array(array, dtypes.as_dtype(dtype).numpy)
     if not isinstance(data, np.ndarray | np.generic) and array.dtype.kind == "f":
         return array.astype(dtypes.get_default_dtype().numpy)
+    if not isinstance(data, np.ndarray | np.generic) and array.dtype.kind == "c":
+        return array.astype(dtypes.get_default_dtype().to_complex().numpy)
     if not array.size and isinstance(data, list | tuple):
         return array.astype(dtypes.get_default_dtype().numpy)
     if array.dtype == np.float16:

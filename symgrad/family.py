@@ -107,7 +107,8 @@ class Elementwise(Op):
     ----------------
     accepts : str
         "number" as promoted; "float": integers become the default float; "any" and "same" leave
-        operands alone; "bool": operands become bool; "integer": bool and ints only.
+        operands alone; "bool": operands become bool; "integer": bool and ints only;
+        "complex": whatever has parts.
     gives : str
         "same" as the promoted operands, or "bool".
     parts : callable, optional

@@ -8,6 +8,7 @@ Start reading at `call`.
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +28,7 @@ from symgrad.tensor import Tensor, from_array
 VIEWS = frozenset(
     "reshape view view_as permute transpose swapaxes swapdims movedim moveaxis t adjoint squeeze "
     "unsqueeze expand expand_as broadcast_to narrow select split chunk tensor_split unbind diagonal "
-    "flatten unflatten ravel unfold getitem".split()
+    "flatten unflatten ravel unfold getitem real imag conj view_as_real view_as_complex".split()
 )
 """Functions whose results share their argument's memory."""
 
@@ -131,7 +132,8 @@ def steps_between(base: Expr, node: Expr) -> tuple[Step, ...] | None:
     """The movement ops that lead from `base` to `node`, or None if something else does."""
     steps: list[Step] = []
     while node is not base:
-        if node.op.family != "movement" or node.op.bounded or node.op.pieces or not node.args:
+        placed = hasattr(node.op, "placed")
+        if (node.op.family != "movement" and not placed) or node.op.bounded or node.op.pieces or not node.args:
             return None
         steps.append((node.op, node.attrs))
         node = node.args[0]
@@ -320,7 +322,7 @@ def _binary(source: Callable[..., Any], swapped: bool = False) -> Callable[..., 
     def method(self: Tensor, other: Any) -> Any:
         if type(other) is Tensor:
             y: Any = other.expr()
-        elif isinstance(other, bool | int | float):
+        elif isinstance(other, bool | int | float | complex):
             y = other
         elif isinstance(other, Tensor | np.ndarray | np.number | np.bool_):
             y = unwrap(other)
@@ -342,7 +344,7 @@ def _binary(source: Callable[..., Any], swapped: bool = False) -> Callable[..., 
 
 def _general(name: str, swapped: bool = False) -> Callable[..., Any]:
     def method(self: Tensor, other: Any) -> Any:
-        if not isinstance(other, Tensor | bool | int | float | np.ndarray | np.number | np.bool_):
+        if not isinstance(other, Tensor | bool | int | float | complex | np.ndarray | np.number | np.bool_):
             return NotImplemented
         function = FUNCTIONS[name]
         return function(other, self) if swapped else function(self, other)
@@ -459,7 +461,10 @@ def _to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
             wanted = a
     if wanted is None or dtypes.as_dtype(wanted) is self.dtype:
         return self
-    return call(lambda x: cast_to(x, dtypes.as_dtype(wanted)), self)
+    kind = dtypes.as_dtype(wanted)
+    if self.dtype.is_complex and 0 < kind.category < 3:
+        warnings.warn("Casting complex values to real discards the imaginary part", UserWarning, stacklevel=2)
+    return call(lambda x: cast_to(x, kind), self)
 
 
 def _converter(dtype: dtypes.DType) -> Callable[[Tensor], Tensor]:
@@ -582,10 +587,19 @@ def _reversed_axes(x: Tensor) -> Any:
     return FUNCTIONS["permute"](x, tuple(range(x.ndim))[::-1])
 
 
+def _conjugate_transpose(x: Tensor) -> Any:
+    return FUNCTIONS["adjoint"](x)
+
+
+def _real(x: Tensor) -> Any:
+    return FUNCTIONS["real"](x) if x.is_complex() else x
+
+
 _PROPERTIES: dict[str, Callable[[Tensor], Any]] = {
     "T": _reversed_axes,
     "mT": _matrix_transpose,
-    "H": _matrix_transpose,
-    "mH": _matrix_transpose,
-    "real": lambda x: x,
+    "H": _conjugate_transpose,
+    "mH": _conjugate_transpose,
+    "real": _real,
+    "imag": lambda x: FUNCTIONS["imag"](x),
 }

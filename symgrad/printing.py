@@ -19,7 +19,7 @@ def tensor_text(t: Tensor) -> str:
     if node.value is None and node.op is INPUT and not node.args:
         return f"<traced tensor of shape {node.shape}, {node.dtype.name}>"
     array = t.look()
-    if array.dtype.kind == "f":
+    if array.dtype.kind in "fc":
         body = np.array2string(
             array, separator=", ", prefix="tensor(", precision=4, floatmode="maxprec_equal",
             threshold=1000,
@@ -28,7 +28,8 @@ def tensor_text(t: Tensor) -> str:
         body = np.array2string(array, separator=", ", prefix="tensor(", threshold=1000)
         body = body.replace("True", " True") if array.dtype.kind == "b" and array.ndim else body
     parts = [body]
-    usual = (dtypes.get_default_dtype(), dtypes.int64, dtypes.bool_)
+    default = dtypes.get_default_dtype()
+    usual = (default, default.to_complex(), dtypes.int64, dtypes.bool_)
     if node.dtype not in usual or (node.dtype is not dtypes.get_default_dtype() and not array.size):
         parts.append(f"dtype={node.dtype!r}")
     if node.requires_grad:

@@ -7,6 +7,7 @@ Structures:
   values. Numbers are run-time arguments unless they are compiled in.
 * `Recipe`: a program with where its inputs are found and where its outputs go, by position in
   the structure. Recipes are kept by key: a loop's second turn is a lookup and a native call.
+  `PairedRecipe` is one of real numbers for a structure with complex nodes.
 
 A run stores the values of its roots, of nodes that somebody still holds, and of what is dear to
 recompute while a derivative may still ask for it. Start reading at `evaluate`.
@@ -27,11 +28,14 @@ from symgrad.errors import TracedValueError
 from symgrad.expr import Expr, ancestors
 from symgrad.op import CONSTANT, DERIVED, INPUT, STATE, input_node, interning, set_look
 from symgrad.schedule.canonical import canonical
+from symgrad.schedule.complex_parts import as_parts, separated
 from symgrad.schedule.program import schedule
 
 if TYPE_CHECKING:
     from symgrad.codegen.build import Program
+    from symgrad.dtypes import DType
     from symgrad.schedule.canonical import Graph, Node
+    from symgrad.schedule.complex_parts import Separation
 
 _RECIPES: dict[Any, Recipe] = {}
 _GRADIENTS: dict[Any, tuple[Recipe, tuple[bool, ...]]] = {}
@@ -59,7 +63,11 @@ class Recipe:
         Nodes that receive values.
     results : list of (is input, number, shape)
         Where each root's value is found: among the inputs or the outputs, under which shape.
+    paired : bool
+        Whether complex arrays go in and out, which the program sees as real ones.
     """
+
+    paired = False
 
     def __init__(
         self,
@@ -81,6 +89,45 @@ class Recipe:
             array = inputs[k] if is_input else made[k]
             found.append(array if array.shape == shape else array.reshape(shape))
         return found, made
+
+
+class PairedRecipe(Recipe):
+    """A recipe on the parts of complex numbers.
+
+    Parameters
+    ----------
+    inner : Recipe
+        Computes the parts as its roots.
+    dtypes : list of DType
+        Of the values to put together, in order.
+    count : int
+        How many of them are roots; the others are stored.
+    stores : list of (position, number)
+        Nodes that receive values, and which.
+    """
+
+    paired = True
+
+    def __init__(
+        self, inner: Recipe, dtypes: list[DType], count: int, stores: list[tuple[int, int]]
+    ) -> None:
+        own = len(inner.program.outputs)
+        stores = [*inner.stores, *[(position, own + number) for position, number in stores]]
+        super().__init__(inner.program, inner.sources, stores, inner.results)
+        self.dtypes = dtypes
+        self.count = count
+
+    def run(self, inputs: tuple[np.ndarray, ...]) -> tuple[list[np.ndarray], tuple[np.ndarray, ...]]:
+        parts, made = super().run(tuple([as_parts(a) for a in inputs]))
+        found = iter(parts)
+        values = []
+        for dtype in self.dtypes:
+            value = next(found)
+            if dtype.is_complex:
+                re, value = value, np.empty(value.shape, dtype.numpy)
+                value.real, value.imag = re, next(found)
+            values.append(value)
+        return values[: self.count], (*made, *values)
 
 
 def pending(node: Expr) -> bool:
@@ -178,6 +225,9 @@ def build_recipe(
     inline : bool
         Whether vector maths is inlined.
     """
+    separation = separated([*roots, *held])
+    if separation is not None:
+        return _paired_recipe(separation, nodes, roots, held, inline)
     graph = canonical([*roots, *held])
     fold_constants(graph, {id(n) for n in nodes})
     graph.roots = [same_memory(n) for n in graph.roots]
@@ -208,6 +258,17 @@ def build_recipe(
 
     program = Program(steps, list(outputs.values()), inline)
     return Recipe(program, sources, stores, results)
+
+
+def _paired_recipe(
+    separation: Separation, nodes: Sequence[Expr], roots: Sequence[Expr], held: Sequence[Expr], inline: bool
+) -> Recipe:
+    """The recipe for a structure with complex nodes."""
+    stands = separation.stands
+    inner = build_recipe([stands.get(id(n), n) for n in nodes], separation.roots, [], inline)
+    position = {id(n): k for k, n in enumerate(nodes)}
+    stores = [(position[id(n)], len(roots) + k) for k, n in enumerate(held) if id(n) in position]
+    return PairedRecipe(inner, [n.dtype for n in (*roots, *held)], len(roots), stores)
 
 
 MAX_FOLDED = 1 << 20

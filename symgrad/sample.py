@@ -46,6 +46,8 @@ class T:
         """An array of this description; `floating` is what "float" stands for."""
         if self.make is not None:
             array = self.make(rng, self.shape)
+            if array.dtype.kind == "c":
+                return array.astype(np.complex64 if floating == np.float32 else np.complex128)
             return array.astype(floating) if array.dtype.kind == "f" else array
         if self.dtype == "bool":
             return np.asarray(rng.random(self.shape) < 0.5)

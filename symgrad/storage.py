@@ -257,6 +257,9 @@ def put_back(op: Any, attrs: dict[str, Any], base: Expr, value: Expr) -> Expr:
             "unsupported operation: more than one element of the written-to tensor refers to a single "
             "memory location. Please clone() the tensor before performing the operation."
         )
+    placed = getattr(op, "placed", None)
+    if placed is not None:
+        return placed(base, value)  # type: ignore[no-any-return]
     (moved,) = op.adjoint(value, base, **attrs)
     if moved.size == value.size:
         return moved
@@ -270,7 +273,7 @@ def put_back(op: Any, attrs: dict[str, Any], base: Expr, value: Expr) -> Expr:
 def followed(array: np.ndarray, path: tuple[Step, ...]) -> np.ndarray:
     """An array of a base's layout followed along the path of a view."""
     for op, attrs in path:
-        array = op.ref(array, **dict(zip(op.attributes, attrs, strict=True)))
+        array = getattr(op, "laid", op.ref)(array, **dict(zip(op.attributes, attrs, strict=True)))
     return array
 
 

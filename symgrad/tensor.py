@@ -30,6 +30,7 @@ from symgrad.dtypes import DType
 from symgrad.expr import Expr
 from symgrad.op import INPUT, STATE, cast_to, grad_mode, input_node
 from symgrad.ops.alias import detach
+from symgrad.ops.complex_numbers import conj
 from symgrad.ops.movement import expand
 from symgrad.storage import (
     INFERENCE,
@@ -178,7 +179,15 @@ class Tensor:
 
     def is_complex(self) -> bool:
         """Whether the dtype is complex."""
-        return False
+        return self._node.dtype.is_complex
+
+    def is_conj(self) -> bool:
+        """Whether the tensor shows the conjugate of its memory."""
+        return sum(op is conj for op, _ in self._path) % 2 == 1
+
+    def resolve_conj(self) -> Tensor:
+        """The tensor in memory of its own if that holds the conjugate."""
+        return self.clone() if self.is_conj() else self  # type: ignore[attr-defined, no-any-return]
 
     @property
     def name(self) -> str | None:
@@ -489,6 +498,20 @@ class Tensor:
                     "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
                 )
             return self.detach().numpy()
+        if self.is_conj():
+            raise RuntimeError(
+                "Can't call numpy() on Tensor that has conjugate bit set. Use "
+                "tensor.resolve_conj().numpy() instead."
+            )
+        array = self.shared_memory()
+        for op, attrs in self._path:
+            array = op.ref(array, **dict(zip(op.attributes, attrs, strict=True)))
+        return array
+
+    def shared_memory(self) -> np.ndarray:
+        """The memory of this tensor's base, which the outside may write from now on."""
+        if self.requires_grad:
+            return self.detach().shared_memory()
         family = self.family()
         storage = family.storage
         if storage.outside is None:
@@ -502,10 +525,7 @@ class Tensor:
             if not self._path:
                 self._node = family.node
                 self._seen = storage.version
-        array = storage.outside
-        for op, attrs in self._path:
-            array = op.ref(array, **dict(zip(op.attributes, attrs, strict=True)))
-        return array
+        return storage.outside
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.numpy() if self.requires_grad else self.look(), dtype)
@@ -522,11 +542,14 @@ class Tensor:
     def __float__(self) -> float:
         return float(self.item())
 
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
     def __int__(self) -> int:
         return int(self.item())
 
     def __index__(self) -> int:
-        if self._node.dtype.category == 2:
+        if self._node.dtype.category >= 2:
             raise TypeError("only integer tensors of a single element can be converted to an index")
         return int(self.item())
 

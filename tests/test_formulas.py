@@ -277,8 +277,9 @@ def test_printed_text_means_what_the_op_computes(part):
         if value is None or subject.family in ("library", "create") or special_values(drawn):
             continue
         value = value.reshape(value.shape[max(value.ndim - expr.ndim, 0) :])
-        shown = np.broadcast_to(value, expr.shape).astype(float)
-        np.testing.assert_allclose(shown, expected.astype(float), rtol=3e-7, atol=1e-9)
+        kind = complex if expected.dtype.kind == "c" else float
+        shown = np.broadcast_to(value, expr.shape).astype(kind)
+        np.testing.assert_allclose(shown, expected.astype(kind), rtol=3e-7, atol=1e-9)
 
 
 SMOOTH = {

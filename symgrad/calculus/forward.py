@@ -58,7 +58,7 @@ def _linear(node: Expr, tangents: Sequence[Expr | None]) -> Expr:
     for a, t in zip(node.args, tangents, strict=True):
         if t is not None:
             args.append(t)
-        elif a.dtype.category == 2 and op.family != "index":
+        elif a.dtype.category >= 2 and op.family != "index":
             args.append(full(0.0, a.shape, a.dtype))
         else:
             args.append(a)
@@ -97,7 +97,7 @@ def pushforward(
     nodes = ancestors(outputs, lambda n: id(n) not in moved and n.op.family != "leaf")
     with interning(nodes):
         for node in nodes:
-            if id(node) in moved or not node.op.differentiable or node.dtype.category != 2:
+            if id(node) in moved or not node.op.differentiable or node.dtype.category < 2:
                 continue
             along = [moved.get(id(a)) for a in node.args]
             if all(t is None for t in along):

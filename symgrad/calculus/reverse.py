@@ -4,7 +4,7 @@ One function, `pullback`, walks the graph once in descending creation order. It 
 of derivative rule, never an op by name; the only op it builds with a meaning of its own is
 `keep`, the strong zero. A cotangent of the form ``keep(c, g)`` stays so through products and
 through movements that do not add elements, so ``0 * inf`` never arises from a branch that was
-not taken, at any order. Start reading at `pullback`, then `contributions`.
+not taken, at any order. Gradients of complex nodes follow torch: factors are conjugated. Start reading at `pullback`, then `contributions`.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from symgrad.expr import Expr, ancestors
 from symgrad.op import interning
 from symgrad.ops.arithmetic import add, keep, mul, neg
+from symgrad.ops.complex_numbers import conj
 from symgrad.ops.reduce import sum_to
 
 Visit = Callable[[Expr, Expr], Expr]
@@ -30,6 +31,13 @@ def scale(g: Expr, factor: Expr | float) -> Expr:
         condition, inner = g.args
         return keep(condition, scale(inner, factor))  # type: ignore[no-any-return]
     return mul(g, factor)  # type: ignore[no-any-return]
+
+
+def conjugate(factor: Expr | float) -> Expr | float:
+    """The factor that a cotangent is multiplied by: the conjugate where it is complex."""
+    if isinstance(factor, Expr) and factor.dtype.category == 3:
+        return conj(factor)  # type: ignore[no-any-return]
+    return factor
 
 
 def through(linear: Callable[[Expr], Expr], g: Expr) -> Expr:
@@ -58,7 +66,7 @@ def contributions(node: Expr, g: Expr) -> Sequence[Expr | None]:
             if p is None or not a.requires_grad:
                 result.append(None)
             else:
-                result.append(sum_to(scale(g, p), a.shape))
+                result.append(sum_to(scale(g, conjugate(p)), a.shape))
         return result
     if rule == "select":
         result = []
@@ -67,7 +75,7 @@ def contributions(node: Expr, g: Expr) -> Sequence[Expr | None]:
                 result.append(None)
             else:
                 mask, weight = choice
-                result.append(sum_to(keep(mask, scale(g, weight)), a.shape))
+                result.append(sum_to(keep(mask, scale(g, conjugate(weight))), a.shape))
         return result
     if rule == "vjp":
         return op.vjp(g, node, *node.args, **attrs)
@@ -76,7 +84,10 @@ def contributions(node: Expr, g: Expr) -> Sequence[Expr | None]:
         moved = op.adjoint(inner, *node.args, **attrs)
         masks = op.adjoint(condition, *node.args, **attrs)
         return [None if m is None else keep(c, m) for c, m in zip(masks, moved, strict=True)]
-    passed = op.adjoint(g, *node.args, **attrs)
+    args = node.args
+    if op.linear == "each" and node.dtype.category == 3:
+        args = tuple([conj(a) for a in args])
+    passed = op.adjoint(g, *args, **attrs)
     if op.family == "elementwise":
         return [
             None if p is None else sum_to(p, a.shape)

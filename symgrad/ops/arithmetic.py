@@ -15,10 +15,11 @@ from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
 from symgrad.family import Elementwise, broadcast_shapes, op, promote
-from symgrad.op import REGISTRY, cast_to, record
+from symgrad.op import REGISTRY, cast_to, constant, record
+from symgrad.ops import complex_forms
 from symgrad.sample import Case, T
 
-Number = bool | int | float
+Number = bool | int | float | complex
 Operand = Expr | Number
 
 _KIND_NAMES = {
@@ -30,6 +31,8 @@ _KIND_NAMES = {
     "int64": "Long",
     "float32": "Float",
     "float64": "Double",
+    "complex64": "ComplexFloat",
+    "complex128": "ComplexDouble",
 }
 
 
@@ -47,7 +50,7 @@ def common_dtype(*operands: Operand) -> DType:
 
 def is_int(*operands: Operand) -> bool:
     """Whether the operands promote to an integer type or bool."""
-    return promote(operands).category != 2
+    return promote(operands).category < 2
 
 
 class Binary(Elementwise):
@@ -76,7 +79,7 @@ class Comparison(Binary):
 def scaled(name: str, x: Operand, y: Operand, alpha: Operand) -> Operand:
     """alpha * y in the dtype that x and y promote to."""
     dtype = promote((x, y))
-    if isinstance(alpha, float) and dtype.category != 2:
+    if isinstance(alpha, float) and dtype.category < 2:
         raise RuntimeError(
             f"{name}: For integral input tensors, argument alpha must not be a floating point number "
             f"(got {alpha!r}); convert the tensors first"
@@ -106,6 +109,9 @@ class add(Binary):
 
     def partials(out: Expr, x: Expr, y: Expr) -> Any:
         return 1.0, 1.0
+
+    def parts(x: Any, y: Any) -> Any:
+        return x[0] + y[0], x[1] + y[1]
 
     def lower(b: Any, x: Any, y: Any) -> Any:
         return b.add(x, y)
@@ -146,6 +152,9 @@ class sub(Binary):
     def partials(out: Expr, x: Expr, y: Expr) -> Any:
         return 1.0, -1.0
 
+    def parts(x: Any, y: Any) -> Any:
+        return x[0] - y[0], x[1] - y[1]
+
     def lower(b: Any, x: Any, y: Any) -> Any:
         return b.sub(x, y)
 
@@ -156,6 +165,7 @@ class mul(Binary):
 
     aliases = ("multiply",)
     ref = np.multiply
+    parts = complex_forms.mul
 
     def sympy(sp: Any, x: Any, y: Any) -> Any:
         return x * y
@@ -177,6 +187,7 @@ class div(Binary):
     accepts = "float"
     aliases = ("divide", "true_divide")
     cost = 6.0
+    parts = complex_forms.div
     errors = (
         Case(T(2), T(3), match="must match the size"),
         Case(T(2), T(2), rounding_mode="up", match="expected rounding_mode to be one of"),
@@ -247,6 +258,9 @@ class neg(Elementwise):
     def partials(out: Expr, x: Expr) -> Any:
         return (-1.0,)
 
+    def parts(x: Any) -> Any:
+        return -x[0], -x[1]
+
     def lower(b: Any, x: Any) -> Any:
         return b.neg(x)
 
@@ -276,6 +290,14 @@ class cast(Elementwise):
 
     def adjoint(g: Expr, x: Expr, *, dtype: DType) -> Any:
         return (g if x.dtype is g.dtype else cast(g, dtype=x.dtype),)
+
+    def parts(x: Any, *, dtype: DType) -> Any:
+        to = dtype.to_real()
+        if not isinstance(x, tuple):
+            return cast_to(x, to), constant(0.0, to)
+        if dtype.category == 0:
+            return logical_or(ne(x[0], 0.0), ne(x[1], 0.0))
+        return (cast_to(x[0], to), cast_to(x[1], to)) if dtype.is_complex else cast_to(x[0], to)
 
     def lower(b: Any, x: Any, *, dtype: DType) -> Any:
         if dtype.name == "uint8" and not b.is_integer(x):
@@ -318,6 +340,9 @@ class keep(Elementwise):
     def adjoint(g: Expr, condition: Expr, x: Expr) -> Any:
         return None, keep(condition, g)
 
+    def parts(condition: Expr, x: Any) -> Any:
+        return keep(condition, x[0]), keep(condition, x[1])
+
     def lower(b: Any, condition: Any, x: Any) -> Any:
         return b.select(condition, x, b.zero(x))
 
@@ -352,6 +377,9 @@ class where(Elementwise):
     def select(out: Expr, condition: Expr, x: Expr, y: Expr) -> Any:
         return None, (condition, 1.0), (~condition, 1.0)
 
+    def parts(condition: Expr, x: Any, y: Any) -> Any:
+        return where(condition, x[0], y[0]), where(condition, x[1], y[1])
+
     def lower(b: Any, condition: Any, x: Any, y: Any) -> Any:
         return b.select(condition, x, y)
 
@@ -365,6 +393,9 @@ class eq(Comparison):
 
     def sympy(sp: Any, x: Any, y: Any) -> Any:
         return sp.Eq(x, y)
+
+    def parts(x: Any, y: Any) -> Any:
+        return logical_and(eq(x[0], y[0]), eq(x[1], y[1]))
 
     def lower(b: Any, x: Any, y: Any) -> Any:
         return b.compare("eq", x, y)
@@ -380,6 +411,9 @@ class ne(Comparison):
 
     def sympy(sp: Any, x: Any, y: Any) -> Any:
         return sp.Ne(x, y)
+
+    def parts(x: Any, y: Any) -> Any:
+        return logical_or(ne(x[0], y[0]), ne(x[1], y[1]))
 
     def lower(b: Any, x: Any, y: Any) -> Any:
         return b.compare("ne", x, y)

@@ -15,7 +15,7 @@ import numpy as np
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
 from symgrad.family import Elementwise, composite, op
-from symgrad.op import constant
+from symgrad.op import REGISTRY, constant
 from symgrad.ops.arithmetic import (
     Binary,
     Number,
@@ -37,6 +37,7 @@ from symgrad.ops.arithmetic import (
     where,
 )
 from symgrad.ops.rounding import nowhere
+from symgrad.ops.transcendental import hypot
 from symgrad.sample import Case, T
 
 
@@ -66,6 +67,12 @@ class abs(Elementwise):
     errors = (Case(T(2, dtype="bool"), match="not implemented for 'Bool'"),)
     ref = np.abs
 
+    def __call__(self, *args: Any, **attrs: Any) -> Expr:
+        x = args[0] if args else attrs.get("input")
+        if isinstance(x, Expr) and x.dtype.category == 3:
+            return hypot(REGISTRY["real"](x), REGISTRY["imag"](x))  # type: ignore[no-any-return]
+        return Elementwise.__call__(self, *args, **attrs)  # type: ignore[arg-type]
+
     def operand_dtype(self, common: DType) -> DType:
         if common.category == 0:
             raise not_implemented("abs", common, "convert with .to(symgrad.int64)")
@@ -85,7 +92,6 @@ class abs(Elementwise):
 class sign(Elementwise):
     """-1, 0 or 1; 0 for NaN, as in torch. The derivative is 0."""
 
-    aliases = ("sgn",)
     parameters = ("input",)
     samples = (
         Case(T(2, 3, lo=0.5, hi=2)),
@@ -339,6 +345,9 @@ class isnan(Test):
     def sympy(sp: Any, x: Any) -> Any:
         return sp.Ne(x, x, evaluate=False)
 
+    def parts(x: Any) -> Any:
+        return logical_or(isnan(x[0]), isnan(x[1]))
+
     def lower(b: Any, x: Any) -> Any:
         return b.is_nan(x)
 
@@ -352,6 +361,9 @@ class isinf(Test):
 
     def sympy(sp: Any, x: Any) -> Any:
         return sp.Eq(sp.Abs(x), sp.oo)
+
+    def parts(x: Any) -> Any:
+        return logical_or(isinf(x[0]), isinf(x[1]))
 
     def lower(b: Any, x: Any) -> Any:
         if b.is_integer(x):
@@ -368,6 +380,9 @@ class isfinite(Test):
 
     def sympy(sp: Any, x: Any) -> Any:
         return sp.Abs(x) < sp.oo
+
+    def parts(x: Any) -> Any:
+        return logical_and(isfinite(x[0]), isfinite(x[1]))
 
     def lower(b: Any, x: Any) -> Any:
         if b.is_integer(x):
@@ -445,7 +460,7 @@ def nan_to_num(
     neginf: Number | None = None,
 ) -> Expr:
     """NaN and infinities replaced by numbers: 0 and the largest finite ones by default."""
-    if input.dtype.category != 2:
+    if input.dtype.category < 2:
         return input
     limits = np.finfo(input.dtype.numpy)
     high = float(limits.max) if posinf is None else posinf

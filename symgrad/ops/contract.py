@@ -15,6 +15,7 @@ import numpy as np
 
 from symgrad.expr import Expr
 from symgrad.family import Contract, broadcast_shapes, composite, op
+from symgrad.ops.complex_numbers import conj
 from symgrad.ops.movement import expand, join_axis, narrow_step, permute, reshape, wrap_dim
 from symgrad.ops.reduce import count_of, part, sum_axis
 from symgrad.sample import Case, T
@@ -43,7 +44,7 @@ class batched_product(Contract):
 
 def product3(a: Expr, b: Expr) -> Expr:
     """(B, M, K) times (B, K, N) in any numeric dtype."""
-    if a.dtype.category == 2:
+    if a.dtype.category >= 2:
         return batched_product(a, b)
     terms = reshape(a, (*a.shape, 1)) * reshape(b, (b.shape[0], 1, *b.shape[1:]))
     return sum_axis(terms, dim=2)
@@ -303,8 +304,8 @@ def dot(input: Expr, tensor: Expr) -> Expr:
 
 @composite(ref=np.vdot, samples=_DOT_SAMPLES, errors=_DOT_ERRORS)
 def vdot(input: Expr, other: Expr) -> Expr:
-    """Sum of the products of two vectors."""
-    return _dot("vdot", input, other)
+    """Sum of the products of two vectors, the first conjugated."""
+    return _dot("vdot", conj(input), other)
 
 
 @composite(

@@ -92,7 +92,7 @@ def _trapezoids(name: str, y: Expr, x: Expr | None, dx: Any, dim: int) -> tuple[
     axis = wrap_dim(name, dim, y.ndim)
     if x is not None and dx is not None:
         raise TypeError(f"{name}: takes x or dx (got both); give one")
-    values = y if y.dtype.category == 2 else cast_to(y, dtypes.get_default_dtype())
+    values = y if y.dtype.category >= 2 else cast_to(y, dtypes.get_default_dtype())
     width = _widths(name, values, x, dx, axis)
     count = max(values.shape[axis] - 1, 0)
     later = part(values, axis, 1 if count else 0, count)

@@ -15,6 +15,7 @@ import numpy as np
 from symgrad.expr import Expr
 from symgrad.family import broadcast_shapes, composite
 from symgrad.op import value_of
+from symgrad.ops.complex_numbers import conj
 from symgrad.ops.create import iota
 from symgrad.ops.movement import expand, flip, narrow_step, permute, reshape, shape_of, wrap_dim
 from symgrad.sample import Case, T
@@ -241,8 +242,8 @@ def t(input: Expr) -> Expr:
 
 @composite(ref=lambda x: np.swapaxes(x, -2, -1), samples=(Case(T(2, 3)), Case(T(2, 3, 4))))
 def adjoint(input: Expr) -> Expr:
-    """The last two axes exchanged (and conjugated, which for real tensors changes nothing)."""
-    return transpose(input, -2, -1)  # type: ignore[no-any-return]
+    """The last two axes exchanged, and complex numbers conjugated."""
+    return conj(transpose(input, -2, -1))  # type: ignore[no-any-return]
 
 
 @composite(

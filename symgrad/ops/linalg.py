@@ -18,7 +18,7 @@ import numpy as np
 
 from symgrad.errors import LinAlgError
 from symgrad.expr import Expr
-from symgrad.family import Library, broadcast_shapes, composite, op
+from symgrad.family import Library, broadcast_shapes, composite, op, refused
 from symgrad.ops.arithmetic import eq, keep
 from symgrad.ops.contract import flipped, matmul
 from symgrad.ops.layout import axis_index
@@ -32,6 +32,8 @@ from symgrad.sample import Case, T
 def floating(name: str, *operands: Expr) -> None:
     """Refuse integer matrices and mixed dtypes."""
     for x in operands:
+        if x.dtype.category == 3:
+            raise refused(name, x.dtype)
         if x.dtype.category != 2:
             raise RuntimeError(
                 f"{name}: Expected a floating point or complex tensor as input. Got {x.dtype.name} "

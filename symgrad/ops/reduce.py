@@ -221,7 +221,7 @@ def summed_dtype(x: Expr, dtype: DType | None) -> Expr:
     """`x` in the dtype that a sum or product of it has: integers and bool sum as int64."""
     if dtype is not None:
         return cast_to(x, dtypes.as_dtype(dtype))
-    return x if x.dtype.category == 2 else cast_to(x, dtypes.int64)
+    return x if x.dtype.category >= 2 else cast_to(x, dtypes.int64)
 
 
 def numpy_axis(dim: Any) -> Any:

@@ -16,11 +16,12 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.family import Elementwise, composite, op
+from symgrad.family import Elementwise, composite, op, refused
 from symgrad.op import CONSTANT, cast_to
 from symgrad.ops.alias import detach
 from symgrad.ops.arithmetic import add, div, eq, keep, mul, ne, neg, where
 from symgrad.ops.choice import abs, clamp
+from symgrad.ops.complex_numbers import imag, real
 from symgrad.ops.contract import matmul
 from symgrad.ops.extrema import amax, amin
 from symgrad.ops.movement import diagonal, full, permute, reshape
@@ -92,7 +93,7 @@ def without_factor(product: Expr, factor: Expr, depth: int = 8) -> Expr | None:
 
 
 def _floating(name: str, x: Expr, words: str) -> None:
-    if x.dtype.category != 2:
+    if x.dtype.category < 2:
         raise RuntimeError(f"{name}: {words} (got {x.dtype!r}); convert with .to(symgrad.float32)")
 
 
@@ -175,9 +176,17 @@ def _moments(
     centre = mean(x, dims, True) if dims else x
     difference = x - centre
     freedom = count_of(x.shape, dims) - (1 if correction is None else correction)
-    total = sum(difference * difference, dims, keepdim) if dims else difference * difference
+    squares = _squared(difference)
+    total = sum(squares, dims, keepdim) if dims else squares
     variance = total / float(freedom if freedom > 0 else 0)
     return variance, centre if keepdim or not dims else _dropped(centre, dims)
+
+
+def _squared(x: Expr) -> Expr:
+    """The square of real numbers, the squared magnitude of complex ones."""
+    if x.dtype.is_complex:
+        return real(x) * real(x) + imag(x) * imag(x)
+    return x * x
 
 
 def _dropped(x: Expr, dims: tuple[int, ...]) -> Expr:
@@ -300,6 +309,8 @@ def norm_over(name: str, x: Expr, p: float, dim: Dims, keepdim: bool) -> Expr:
     """The p-norm over the given dimensions, or all."""
     _floating(name, x, f"{name}: Expected a floating point or complex tensor as input")
     dims = reduced_dims(name, x, dim)
+    if x.dtype.is_complex:
+        x = abs(x)
     if not dims:
         return keep(ne(x, 0), x / x) if p == 0 else abs(x)
     if p in (math.inf, -math.inf):
@@ -397,7 +408,7 @@ def logsumexp(input: Expr, dim: Dims, keepdim: bool = False) -> Expr:
 
     The shift by the maximum has no influence on the value, so it takes no part in derivatives.
     """
-    x = input if input.dtype.category == 2 else cast_to(input, dtypes.get_default_dtype())
+    x = input if input.dtype.category >= 2 else cast_to(input, dtypes.get_default_dtype())
     dims = reduced_dims("logsumexp", x, dim)
     if not dims:
         return x
@@ -454,6 +465,8 @@ def cov(
             f"{input.ndim} dimensions (got shape {input.shape}); take one matrix at a time"
         )
     x = reshape(input, (1, input.size)) if input.ndim < 2 else input
+    if x.dtype.category == 3:
+        raise refused("cov", x.dtype)
     if x.dtype.category != 2:
         x = cast_to(x, dtypes.get_default_dtype())
     weight: Expr | None = None

@@ -14,6 +14,7 @@ import numpy as np
 
 from symgrad.expr import Expr
 from symgrad.family import Elementwise, composite, op
+from symgrad.ops import complex_forms
 from symgrad.ops.arithmetic import Binary, eq, logical_and, where
 from symgrad.sample import Case, T
 
@@ -66,6 +67,7 @@ class exp(Unary):
     """Exponential e**x."""
 
     ref = np.exp
+    parts = complex_forms.exp
 
     def sympy(sp: Any, x: Any) -> Any:
         return sp.exp(x)
@@ -139,6 +141,7 @@ class log(PositiveUnary):
     """Natural logarithm; -inf at 0, NaN below."""
 
     ref = np.log
+    parts = complex_forms.log
 
     def sympy(sp: Any, x: Any) -> Any:
         return sp.log(x)
@@ -206,6 +209,7 @@ class sqrt(PositiveUnary):
 
     cost = 6.0
     ref = np.sqrt
+    parts = complex_forms.sqrt
 
     def sympy(sp: Any, x: Any) -> Any:
         return sp.sqrt(x)
@@ -241,6 +245,7 @@ class sin(Unary):
     """Sine, argument in radians."""
 
     ref = np.sin
+    parts = complex_forms.sin
 
     def sympy(sp: Any, x: Any) -> Any:
         return sp.sin(x)
@@ -257,6 +262,7 @@ class cos(Unary):
     """Cosine, argument in radians."""
 
     ref = np.cos
+    parts = complex_forms.cos
 
     def sympy(sp: Any, x: Any) -> Any:
         return sp.cos(x)
@@ -275,6 +281,7 @@ class tan(Unary):
     domain = (-1.3, 1.3)
     samples = (Case(T(2, 3, lo=-1.2, hi=1.2)), Case(T(lo=-1.2, hi=1.2)), Case(T(0)))
     ref = np.tan
+    parts = complex_forms.tan
 
     def sympy(sp: Any, x: Any) -> Any:
         return sp.tan(x)
@@ -397,6 +404,7 @@ class sinh(Unary):
     """Hyperbolic sine."""
 
     ref = np.sinh
+    parts = complex_forms.sinh
 
     def sympy(sp: Any, x: Any) -> Any:
         return sp.sinh(x)
@@ -413,6 +421,7 @@ class cosh(Unary):
     """Hyperbolic cosine."""
 
     ref = np.cosh
+    parts = complex_forms.cosh
 
     def sympy(sp: Any, x: Any) -> Any:
         return sp.cosh(x)
@@ -429,6 +438,7 @@ class tanh(Unary):
     """Hyperbolic tangent."""
 
     ref = np.tanh
+    parts = complex_forms.tanh
 
     def sympy(sp: Any, x: Any) -> Any:
         return sp.tanh(x)
@@ -445,6 +455,7 @@ class sech_squared(Unary):
     """1 - tanh(x)**2, with its full tail: the derivative of tanh."""
 
     public = False
+    parts = complex_forms.sech_squared
 
     def ref(x: Any) -> Any:
         return 1.0 / np.cosh(x) ** 2
@@ -528,6 +539,7 @@ class pow(Binary):
     errors = (
         Case(T(2, dtype="int"), -1, match="Integers to negative integer powers are not allowed"),
     )
+    parts = complex_forms.pow
     ref = np.power
     samples = (
         Case(T(2, 3, lo=0.2, hi=2), T(2, 3)),
@@ -541,7 +553,7 @@ class pow(Binary):
 
     def operands(self, args: Any) -> tuple[Expr, ...]:
         base, exponent = Elementwise.operands(self, args)  # type: ignore[arg-type]
-        if base.dtype.category != 2 and not isinstance(args[1], Expr) and args[1] < 0:
+        if base.dtype.category < 2 and not isinstance(args[1], Expr) and args[1] < 0:
             raise RuntimeError(
                 "pow: Integers to negative integer powers are not allowed (got exponent "
                 f"{args[1]}); use a floating base"
@@ -553,6 +565,8 @@ class pow(Binary):
 
     def partials(out: Expr, x: Expr, y: Expr) -> Any:
         fixed = y.attrs[0] if y.op.family == "leaf" and y.attrs else None
+        if out.dtype.category == 3:
+            return _complex_partials(out, x, y, fixed)
         if fixed == 0:
             return 0.0, where(x > 0, log(x), 0.0) if y.requires_grad else None
         if fixed is not None:
@@ -563,6 +577,14 @@ class pow(Binary):
 
     def lower(b: Any, x: Any, y: Any) -> Any:
         return b.power(x, y)
+
+
+def _complex_partials(out: Expr, x: Expr, y: Expr, fixed: Any) -> Any:
+    """The holomorphic derivatives of a complex power; that in the exponent is 0 at x = 0."""
+    if fixed is not None and fixed.imag == 0.0:
+        return (0.0 if fixed == 0 else _lowered(x, fixed.real)), None
+    in_base = where(eq(y, 0.0), 0.0, y * pow(x, y - 1.0))
+    return in_base, where(eq(x, 0.0), 0.0, out * log(x))
 
 
 def _lowered(x: Expr, exponent: float) -> Expr:

@@ -207,7 +207,8 @@ def call(subject: Subject, drawn: Drawn, tensors: Sequence[Expr]) -> list[Expr]:
 
 def truth(subject: Subject, drawn: Drawn, wide: bool) -> list[np.ndarray]:
     """The reference's results; `wide` computes in float64 whatever the arrays are."""
-    tensors = [a.astype(np.float64) if wide and a.dtype.kind == "f" else a for a in drawn.arrays]
+    widest = {"f": np.float64, "c": np.complex128}
+    tensors = [a.astype(widest.get(a.dtype.kind, a.dtype)) if wide else a for a in drawn.arrays]
     args, attrs = drawn.arguments(tensors)
     with np.errstate(all="ignore"), warnings.catch_warnings(action="ignore"):
         return [np.asarray(r) for r in flattened(subject.ref(*args, **attrs))]

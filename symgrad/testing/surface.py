@@ -23,6 +23,9 @@ from symgrad.testing.samples import Drawn, Subject, call, draw, flattened, nodes
 OTHER_METHODS = {"where": "the method's tensor is the function's second argument, as in torch"}
 """Methods whose arguments are in another order than the function's."""
 
+PROPERTIES = ("real", "imag")
+"""Functions that tensors have as attributes."""
+
 
 def tensors(drawn: Drawn, requires_grad: bool = False) -> list[Tensor]:
     """The sample's arrays as tensors."""
@@ -33,7 +36,7 @@ def tensors(drawn: Drawn, requires_grad: bool = False) -> list[Tensor]:
 
 def looked(result: Any) -> list[np.ndarray]:
     """The arrays of a result, or of nested sequences of results."""
-    return [r.numpy() for r in flattened(result) if isinstance(r, Tensor)]
+    return [r.resolve_conj().numpy() for r in flattened(result) if isinstance(r, Tensor)]
 
 
 def _compare(name: str, found: list[np.ndarray], expected: list[np.ndarray]) -> None:
@@ -69,7 +72,9 @@ def check_surface(subject: Subject, number: int, floating: DType) -> None:
     if not args or not isinstance(args[0], Tensor):
         return
     method = getattr(args[0], subject.name, None)
-    if method is not None and subject.name not in OTHER_METHODS:
+    if subject.name in PROPERTIES:
+        _compare("attribute", looked(method), expected)
+    elif method is not None and subject.name not in OTHER_METHODS:
         _compare("method", looked(method(*args[1:], **attrs)), expected)
         if isinstance(made, Tensor):
             _check_in_place(subject, drawn, expected)

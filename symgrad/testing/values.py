@@ -64,18 +64,19 @@ def expected_dtype(reference: np.ndarray, drawn: Drawn) -> DType:
     """What torch's promotion gives, from the reference's kind and the arguments.
 
     A floating result has the widest floating dtype among the arguments with dimensions, else
-    among those without, else the default; other results have the reference's dtype.
+    among those without, else the default, and a complex one is as precise; other results have the
+    reference's dtype.
     """
     asked = drawn.arguments(drawn.arrays)[1].get("dtype")
     if isinstance(asked, DType):
         return asked
-    if reference.dtype.kind != "f":
+    if reference.dtype.kind not in "fc":
         return dtypes.from_numpy(reference.dtype)
-    floats = [a for a in drawn.arrays if a.dtype.kind == "f"]
-    chosen = [a for a in floats if a.ndim] or floats
-    if not chosen:
-        return dtypes.get_default_dtype()
-    return dtypes.from_numpy(max((a.dtype for a in chosen), key=lambda d: d.itemsize))
+    floats = [a for a in drawn.arrays if a.dtype.kind in "fc"]
+    chosen = [dtypes.from_numpy(a.dtype).to_real() for a in floats if a.ndim]
+    chosen = chosen or [dtypes.from_numpy(a.dtype).to_real() for a in floats]
+    widest = max(chosen, key=lambda d: d.itemsize) if chosen else dtypes.get_default_dtype()
+    return widest.to_complex() if reference.dtype.kind == "c" else widest
 
 
 def bound_of(op: Op | None) -> float:
@@ -116,9 +117,9 @@ def check_value(subject: Subject, number: int, floating: DType) -> None:
         assert node.shape == reference.shape, f"shape {node.shape}, reference {reference.shape}"
         dtype = expected_dtype(reference, drawn)
         assert node.dtype is dtype, f"dtype {node.dtype}, promotion gives {dtype}"
-        if value.dtype.kind != "f":
+        if value.dtype.kind not in "fc":
             np.testing.assert_array_equal(value, reference.astype(value.dtype))
-        elif isinstance(subject.op, Elementwise):
+        elif isinstance(subject.op, Elementwise) and value.dtype.kind == "f":
             off = _errors(subject.op, value, reference)
             worst = float(off.max()) if off.size else 0.0
             assert worst <= bound_of(subject.op), f"{worst} ULP (bound {bound_of(subject.op)})"

@@ -1,0 +1,229 @@
+"""Real and imaginary parts of complex functions, written in real ops.
+
+One structure: a pair (real part, imaginary part) of real nodes stands for a complex number. Op
+classes name these functions as their ``parts``; `symgrad.schedule.complex_parts` applies them just
+before scheduling. They keep the range of their results: division and square root scale, the
+logarithm does not square, exponentials are split where they alone would overflow. Start at `div`.
+
+Quotients follow Smith (Algorithm 116, CACM 5, 1962) with the care for underflow of Baudin and
+Smith (A Robust Complex Division in Scilab, 2012); roots, logarithms and tangents follow Kahan
+(Branch Cuts for Complex Elementary Functions, 1987). Values at infinity and at signed zeros are
+those of C99, Annex G, where they do not follow from the formulas.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from symgrad.expr import Expr
+from symgrad.op import CONSTANT, REGISTRY, constant
+
+Pair = tuple[Expr, Expr]
+
+LARGEST_POWER = 64
+"""Integer exponents up to this size are repeated products."""
+
+
+class _Ops:
+    """The ops by name; the modules that declare them import this one."""
+
+    def __getattr__(self, name: str) -> Any:
+        return REGISTRY[name]
+
+
+r = _Ops()
+
+
+def _number(x: Expr, value: float) -> Expr:
+    """A number in the dtype of `x`, compiled in."""
+    return constant(value, x.dtype, fixed=True)
+
+
+def _limits(x: Expr) -> tuple[Expr, Expr, Expr]:
+    """For the dtype of `x`: a large power of two, a small one, and how far to scale from it."""
+    powers = (1020, -960, 60) if x.dtype.itemsize == 8 else (124, -90, 30)
+    large, small, up = (_number(x, 2.0**p) for p in powers)
+    return large, small, up
+
+
+def _scale(size: Expr) -> Expr:
+    """A power of 4 that brings a magnitude away from overflow and underflow."""
+    large, small, up = _limits(size)
+    return r.where(size > large, _number(size, 2.0**-4), r.where(size < small, up, _number(size, 1.0)))
+
+
+def _times(x: Expr, factor: Expr) -> Expr:
+    """x * factor where 0 stays 0, also against an infinity."""
+    none = r.logical_or(r.eq(x, 0.0), r.eq(factor, 0.0))
+    zero = r.copysign(0.0, x) * r.copysign(1.0, factor)
+    return r.where(none, zero, x * factor)
+
+
+def mul(x: Pair, y: Pair) -> Pair:
+    """The product."""
+    return x[0] * y[0] - x[1] * y[1], x[0] * y[1] + x[1] * y[0]
+
+
+def div(x: Pair, y: Pair) -> Pair:
+    """The quotient."""
+    a, b = x
+    c, d = y
+    first = r.abs(c) >= r.abs(d)
+    big, small = r.where(first, c, d), r.where(first, d, c)
+    p, q = r.where(first, a, b), r.where(first, b, a)
+    down = _scale(r.abs(big))
+    shrink = r.where(r.maximum(r.abs(p), r.abs(q)) > _limits(a)[0], _number(a, 2.0**-4), _number(a, 1.0))
+    big, small, p, q = big * down, small * down, p * shrink, q * shrink
+    ratio = small / big
+    lost = r.eq(ratio, 0.0)
+    divisor = big + small * ratio
+    sum_ = p + r.where(lost, _times(q / big, small), q * ratio)
+    difference = q - r.where(lost, _times(p / big, small), p * ratio)
+    back = down / shrink
+    re = sum_ / divisor * back
+    im = r.where(first, difference, -difference) / divisor * back
+    zero = r.eq(big, 0.0)
+    return r.where(zero, a / r.abs(c), re), r.where(zero, b / r.abs(c), im)
+
+
+def exp(z: Pair) -> Pair:
+    """e**z."""
+    x, y = z
+    # The root of a large exponential is finite where the exponential alone is not.
+    large = x > _number(x, 700.0 if x.dtype.itemsize == 8 else 85.0)
+    root = r.exp(r.where(large, x * 0.5, x))
+    again = r.where(large, root, 1.0)
+    vanished = r.eq(x, _number(x, -math.inf))
+    re = r.where(vanished, 0.0, _times(root, r.cos(y)) * again)
+    return re, r.where(vanished, 0.0, _times(again, _times(root, r.sin(y))))
+
+
+def log(z: Pair) -> Pair:
+    """The principal logarithm."""
+    x, y = z
+    return log_abs(z), r.atan2(y, x)
+
+
+def log_abs(z: Pair) -> Expr:
+    """log|z|, accurate near |z| = 1 too."""
+    x, y = r.abs(z[0]), r.abs(z[1])
+    big, small = r.maximum(x, y), r.minimum(x, y)
+    down = _scale(big)
+    far = r.log(r.hypot(x * down, y * down)) - r.log(down)
+    near = r.log1p((big - 1.0) * (big + 1.0) + small * small) * 0.5
+    return r.where(r.logical_and(big > 0.5, big < _number(big, 1.5)), near, far)
+
+
+def sqrt(z: Pair) -> Pair:
+    """The principal square root."""
+    x, y = z
+    size = r.maximum(r.abs(x), r.abs(y))
+    scale = _scale(size)
+    u, v = r.abs(x) * scale, y * scale
+    # sqrt(2 (|x| + |z|)) / 2 is the larger part.
+    larger = r.sqrt((u + r.hypot(u, v)) * 2.0) * 0.5 / r.sqrt(scale)
+    smaller = r.where(r.eq(size, 0.0), 0.0, r.abs(y) / (larger * 2.0))
+    right = x >= 0.0
+    re = r.where(right, larger, smaller)
+    im = r.copysign(r.where(right, smaller, larger), y)
+    infinite = r.eq(r.abs(y), _number(y, math.inf))
+    im = r.where(r.eq(size, 0.0), y, im)
+    return r.where(infinite, _number(x, math.inf), re), r.where(infinite, y, im)
+
+
+def sinh(z: Pair) -> Pair:
+    """Hyperbolic sine."""
+    x, y = z
+    return _times(r.sinh(x), r.cos(y)), _times(r.cosh(x), r.sin(y))
+
+
+def cosh(z: Pair) -> Pair:
+    """Hyperbolic cosine."""
+    x, y = z
+    return _times(r.cosh(x), r.cos(y)), _times(r.sin(y), r.sinh(x))
+
+
+def sin(z: Pair) -> Pair:
+    """Sine."""
+    x, y = z
+    return _times(r.cosh(y), r.sin(x)), _times(r.cos(x), r.sinh(y))
+
+
+def cos(z: Pair) -> Pair:
+    """Cosine."""
+    x, y = z
+    return _times(r.cosh(y), r.cos(x)), -_times(r.sin(x), r.sinh(y))
+
+
+def tanh(z: Pair) -> Pair:
+    """Hyperbolic tangent."""
+    x, y = z
+    far = r.abs(x) > _number(x, 20.0 if x.dtype.itemsize == 8 else 9.0)
+    tangent = r.tan(y)
+    s = r.sinh(r.where(far, 0.0, x))
+    beta = 1.0 + tangent * tangent
+    below = 1.0 + beta * (s * s)
+    tail = r.sin(y) * r.cos(y) * _number(x, 4.0) * r.exp(r.abs(x) * -2.0)
+    still = r.logical_and(r.eq(r.abs(x), _number(x, math.inf)), r.eq(r.abs(y), _number(x, math.inf)))
+    re = r.where(far, r.copysign(1.0, x), beta * r.sqrt(1.0 + s * s) * s / below)
+    im = r.where(still, 0.0, r.where(far, tail, tangent / below))
+    return re, im
+
+
+def tan(z: Pair) -> Pair:
+    """Tangent: -i tanh(i z)."""
+    re, im = tanh((z[1], z[0]))
+    return im, re
+
+
+def sech_squared(z: Pair) -> Pair:
+    """1 - tanh(z)**2: with w = e**(-2z) for Re z >= 0 it is 4w / (1 + w)**2."""
+    x, y = z
+    sign = r.where(x < 0.0, _number(x, 2.0), _number(x, -2.0))
+    w = exp((x * sign, y * sign))
+    below = (w[0] + 1.0, w[1])
+    four = _number(x, 4.0)
+    return div((w[0] * four, w[1] * four), mul(below, below))
+
+
+def _fixed(y: Pair) -> complex | None:
+    """The exponent if it is compiled in."""
+    re, im = y
+    if re.op is CONSTANT and im.op is CONSTANT and None not in (*re.attrs, *im.attrs):
+        return complex(re.attrs[0], im.attrs[0])
+    return None
+
+
+def pow(z: Pair, y: Pair) -> Pair:
+    """The principal power z**y; 0 to a power of positive real part is 0, and z**0 is 1."""
+    fixed = _fixed(y)
+    if fixed is not None and fixed.imag == 0.0:
+        if fixed.real == 0.5:
+            return sqrt(z)
+        if fixed.real.is_integer() and abs(fixed.real) <= LARGEST_POWER:
+            return _repeated(z, int(fixed.real))
+    x, angle = log_abs(z), r.atan2(z[1], z[0])
+    a, b = y
+    re, im = exp((_times(x, a) - b * angle, _times(x, b) + a * angle))
+    none = r.logical_and(r.eq(a, 0.0), r.eq(b, 0.0))
+    origin = r.logical_and(r.logical_and(r.eq(z[0], 0.0), r.eq(z[1], 0.0)), a > 0.0)
+    re = r.where(none, 1.0, r.where(origin, 0.0, re))
+    return re, r.where(r.logical_or(none, origin), 0.0, im)
+
+
+def _repeated(z: Pair, exponent: int) -> Pair:
+    """z**exponent by squaring."""
+    one, zero = _number(z[0], 1.0), _number(z[0], 0.0)
+    result: Pair | None = None
+    square = z
+    left = abs(exponent)
+    while left:
+        if left & 1:
+            result = square if result is None else mul(result, square)
+        left >>= 1
+        if left:
+            square = mul(square, square)
+    if result is None:
+        return one, zero
+    return div((one, zero), result) if exponent < 0 else result
