@@ -25,9 +25,15 @@ from symgrad.codegen.layout import Layout
 from symgrad.codegen.plan import RELEASE_GIL_NS, Launch, Plan
 from symgrad.schedule.affine import row_major
 from symgrad.schedule.canonical import Node
-from symgrad.schedule.program import Loops, Product, Routine, Schedule
+from symgrad.schedule.packing import FIRST_NUMBER, Packing
+from symgrad.schedule.program import Loops, Product, Routine, Schedule, Step
 
 ALIGN = 64
+
+
+def _is_stored(n: Node) -> bool:
+    """Whether a node that a copy reads has a buffer: all but the view that orders the copy."""
+    return not n.op.keeps_order or n.number < FIRST_NUMBER
 
 
 def _round_up(count: int) -> int:
@@ -96,9 +102,22 @@ class Program:
     # -- building ---------------------------------------------------------------------
 
     def _prepare_layouts(self) -> None:
+        packing = Packing()
+        steps: list[Step] = []
         for step in self.schedule.steps:
             if isinstance(step, Loops):
-                self.layouts.append(Layout(step.build(), self._inline))
+                nest = step.build()
+                layout = Layout(nest, self._inline)
+                copies = packing.pack(nest, layout.vector) if layout.vector >= 0 else []
+                for item in copies:
+                    copy = Loops([item], _is_stored)
+                    self.layouts.append(Layout(copy.build(), self._inline))
+                    self.schedule.stored.append(item.target)
+                    steps.append(copy)
+                # Where lanes run is chosen anew, now that more reads are consecutive.
+                self.layouts.append(Layout(nest, self._inline))
+            steps.append(step)
+        self.schedule.steps = steps
         self._compiled = kernels.compile_layouts(self.layouts)
 
     def _library_calls(self) -> dict[int, LapackCall]:
