@@ -1,0 +1,246 @@
+"""The base of all optimisers: groups of parameters with settings, and state per parameter.
+
+Structures: `Optimizer.param_groups`, dicts of settings with their parameters; `Optimizer.state`, a
+dict per parameter. A subclass gives `update`, which changes one parameter. Start reading at
+`Optimizer.step`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from copy import deepcopy
+from functools import wraps
+from typing import Any
+
+from symgrad import dtypes
+from symgrad.autograd.grad_mode import enable_grad, no_grad
+from symgrad.autograd.hooks import RemovableHandle, added
+from symgrad.creation import tensor
+from symgrad.op import STATE
+from symgrad.storage import title
+from symgrad.tensor import Tensor
+
+Closure = Callable[[], Any]
+State = dict[str, Any]
+Group = dict[str, Any]
+
+
+def _with_hooks(step: Callable[..., Any]) -> Callable[..., Any]:
+    """A step with the hooks that are registered around it."""
+
+    @wraps(step)
+    def hooked(self: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        for hook in list(self._step_pre_hooks.values()):
+            changed = hook(self, args, kwargs)
+            if changed is not None:
+                args, kwargs = changed
+        self.stepped = True
+        result = step(self, *args, **kwargs)
+        for hook in list(self._step_post_hooks.values()):
+            hook(self, args, kwargs)
+        return result
+
+    return hooked
+
+
+def check_at_least_zero(what: str, value: Any) -> None:
+    """Refuse a negative setting."""
+    if not isinstance(value, Tensor) and not value >= 0.0:
+        raise ValueError(f"Invalid {what}: {value}")
+
+
+class Optimizer:
+    """Changes parameters in place by their gradients.
+
+    Parameters
+    ----------
+    params : iterable of Tensor, of (name, Tensor), or of dicts with "params" and settings
+    defaults : dict
+        Settings of groups that do not give their own.
+
+    Attributes
+    ----------
+    param_groups : list of dict
+    state : dict
+        What is remembered of each parameter.
+    stepped : bool
+        Whether a step was made.
+    """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "step" in cls.__dict__:
+            cls.step = _with_hooks(cls.__dict__["step"])  # type: ignore[method-assign]
+
+    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+        if isinstance(params, Tensor):
+            raise TypeError(
+                "params argument given to the optimizer should be an iterable of Tensors or dicts, but got "
+                f"symgrad.{title(params.dtype)}Tensor"
+            )
+        self.defaults = defaults
+        self.state: defaultdict[Tensor, State] = defaultdict(dict)
+        self.param_groups: list[Group] = []
+        self.stepped = False
+        self._step_pre_hooks: dict[int, Any] = {}
+        self._step_post_hooks: dict[int, Any] = {}
+        groups = list(params)
+        if not groups:
+            raise ValueError("optimizer got an empty parameter list")
+        if not isinstance(groups[0], dict):
+            groups = [{"params": groups}]
+        for group in groups:
+            self.add_param_group(group)
+
+    def add_param_group(self, param_group: Group) -> None:
+        """Add parameters with settings of their own."""
+        if not isinstance(param_group, dict):
+            raise TypeError(f"param_group must be a dict, but got {type(param_group)}")
+        group = dict(param_group)
+        given = group["params"]
+        if isinstance(given, set):
+            raise TypeError(
+                "optimizer parameters need to be organized in ordered collections, but the ordering of "
+                "tensors in sets will change between runs. Please use a list instead."
+            )
+        listed = [given] if isinstance(given, Tensor) else list(given)
+        if listed and isinstance(listed[0], tuple):
+            group["param_names"] = [name for name, _ in listed]
+            listed = [p for _, p in listed]
+        for p in listed:
+            if not isinstance(p, Tensor):
+                raise TypeError(f"optimizer can only optimize Tensors, but one of the params is {type(p).__name__}")
+            if not p.is_leaf:
+                raise ValueError("can't optimize a non-leaf Tensor")
+        if len({id(p) for p in listed}) < len(listed):
+            raise ValueError("optimizer contains a parameter group with duplicate parameters; list each once")
+        known = {id(p) for other in self.param_groups for p in other["params"]}
+        if any(id(p) in known for p in listed):
+            raise ValueError("some parameters appear in more than one parameter group")
+        group["params"] = listed
+        for name, default in self.defaults.items():
+            group.setdefault(name, default)
+        self.param_groups.append(group)
+
+    # -- stepping ---------------------------------------------------------------------
+
+    def step(self, closure: Closure | None = None) -> Any:
+        """Change every parameter that has a gradient.
+
+        Parameters
+        ----------
+        closure : callable, optional
+            Computes the loss and its gradients anew; its result is returned.
+        """
+        loss = None
+        if closure is not None:
+            with enable_grad():
+                loss = closure()
+        with no_grad():
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if p.grad is not None:
+                        gradient = -p.grad if group.get("maximize") else p.grad
+                        self.update(p, gradient, self.state[p], group)
+        return loss
+
+    step = _with_hooks(step)
+
+    def update(self, p: Any, gradient: Any, state: State, group: Group) -> None:
+        """Change one parameter; subclasses define it, or `step` itself."""
+        raise NotImplementedError
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Forget all parameters' gradients, or write zeros into them."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if p.grad is None:
+                    continue
+                if set_to_none:
+                    p.grad = None
+                else:
+                    p.grad.detach_()
+                    p.grad.zero_()
+
+    def register_step_pre_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call ``hook(optimizer, args, kwargs)`` before each step; it may return other arguments."""
+        return added(self._step_pre_hooks, hook)
+
+    def register_step_post_hook(self, hook: Callable[..., Any]) -> RemovableHandle:
+        """Call ``hook(optimizer, args, kwargs)`` after each step."""
+        return added(self._step_post_hooks, hook)
+
+    # -- state ------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """State and settings, with parameters as numbers."""
+        numbers: dict[int, int] = {}
+        groups = []
+        for group in self.param_groups:
+            for p in group["params"]:
+                numbers.setdefault(id(p), len(numbers))
+            shown = {k: v for k, v in group.items() if k != "params"}
+            shown["params"] = [numbers[id(p)] for p in group["params"]]
+            groups.append(shown)
+        state = {numbers[id(p)]: values for p, values in self.state.items()}
+        return {"state": state, "param_groups": groups}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take state and settings from `state_dict` of an optimiser over the same parameters."""
+        given = state_dict["param_groups"]
+        if len(given) != len(self.param_groups):
+            raise ValueError("loaded state dict has a different number of parameter groups")
+        pairs = list(zip(self.param_groups, given, strict=True))
+        if any(len(own["params"]) != len(new["params"]) for own, new in pairs):
+            raise ValueError(
+                "loaded state dict contains a parameter group that doesn't match the size of optimizer's group"
+            )
+        of_number: dict[Any, Tensor] = {}
+        groups = []
+        for own, new in pairs:
+            of_number.update(zip(new["params"], own["params"], strict=True))
+            groups.append({**deepcopy({k: v for k, v in new.items() if k != "params"}), "params": own["params"]})
+        state: defaultdict[Tensor, State] = defaultdict(dict)
+        for number, values in state_dict["state"].items():
+            p = of_number[number]
+            state[p] = {name: _own_copy(name, value, p) for name, value in values.items()}
+        self.state = state
+        self.param_groups = groups
+
+    def __repr__(self) -> str:
+        lines = [f"{type(self).__name__} ("]
+        for number, group in enumerate(self.param_groups):
+            lines.append(f"Parameter Group {number}")
+            lines += [f"    {k}: {group[k]}" for k in sorted(group) if k != "params"]
+        return "\n".join([*lines, ")"])
+
+
+def _own_copy(name: str, value: Any, p: Tensor) -> Any:
+    """A copy of a remembered value, in the dtype of its parameter; the step count keeps its own."""
+    if not isinstance(value, Tensor):
+        return deepcopy(value)
+    copy: Any = value.detach()
+    if name == "step":
+        return copy.to(dtypes.float64).clone()
+    return copy.to(p.dtype).clone() if p.dtype.is_floating_point else copy.clone()
+
+
+def step_count() -> Tensor:
+    """A count of steps that starts at 0. As a tensor it stays right inside compiled functions."""
+    return tensor(0.0, dtype=dtypes.float64)
+
+
+def needs_state(name: str, state: Iterable[Any]) -> bool:
+    """Whether state is to be made; refused while a function is being traced.
+
+    What is made in a trace would be made again at every call of the compiled function.
+    """
+    if state:
+        return False
+    if STATE.tracing:
+        raise RuntimeError(
+            f"{name}: the first step makes the optimizer's state and cannot be traced; make one step "
+            "outside of symgrad.compile first"
+        )
+    return True
