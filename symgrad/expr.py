@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import count
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from symgrad.dtypes import DType
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from symgrad.op import Op
 
 _serial = count(1)
+_serial_of = attrgetter("serial")
 
 
 class Expr:
@@ -144,4 +146,4 @@ def ancestors(roots: Iterable[Expr], into: Callable[[Expr], bool]) -> list[Expr]
         seen[id(node)] = node
         if into(node):
             stack.extend(node.args)
-    return sorted(seen.values(), key=lambda n: n.serial)
+    return sorted(seen.values(), key=_serial_of)
