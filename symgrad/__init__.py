@@ -72,7 +72,7 @@ from symgrad.reading import to_sympy as to_sympy
 
 __version__ = "0.1.0"
 
-_LATER = ("compat", "optim", "testing")
+_LATER = ("compat", "optim", "serialization", "testing")
 """Submodules that are loaded when they are first named, so that importing symgrad stays quick."""
 
 
@@ -80,6 +80,10 @@ def __getattr__(name: str) -> Any:
     """Submodules that are loaded on first use; for type checkers, the functions made from the registry too."""
     if name in _LATER:
         return _importlib.import_module(f"symgrad.{name}")
+    if name in ("load", "save"):
+        made = getattr(_importlib.import_module("symgrad.serialization"), name)
+        globals()[name] = made
+        return made
     raise AttributeError(f"module 'symgrad' has no attribute {name!r}")
 
 

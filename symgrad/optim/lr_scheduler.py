@@ -14,12 +14,28 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from symgrad.autograd.grad_mode import no_grad
 from symgrad.optim.optimizer import Optimizer
+from symgrad.tensor import Tensor
 
 
 def _check_optimizer(optimizer: Any) -> None:
     if not isinstance(optimizer, Optimizer):
         raise TypeError(f"{type(optimizer).__name__} is not an Optimizer")
+
+
+def rate_of(group: dict[str, Any]) -> float:
+    """A group's rate as a number."""
+    return group["lr"].item() if isinstance(group["lr"], Tensor) else group["lr"]
+
+
+def set_rate(group: dict[str, Any], value: float) -> None:
+    """Set a group's rate; one that is a tensor is written in place, and compiled functions see it."""
+    if isinstance(group["lr"], Tensor):
+        with no_grad():
+            group["lr"].fill_(value)  # type: ignore[attr-defined]
+    else:
+        group["lr"] = value
 
 
 class LRScheduler:
@@ -37,7 +53,7 @@ class LRScheduler:
         _check_optimizer(optimizer)
         for number, group in enumerate(optimizer.param_groups):
             if last_epoch == -1:
-                group.setdefault("initial_lr", group["lr"])
+                group.setdefault("initial_lr", rate_of(group))
             elif "initial_lr" not in group:
                 raise KeyError(
                     f"param 'initial_lr' is not specified in param_groups[{number}] when resuming scheduler "
@@ -52,7 +68,7 @@ class LRScheduler:
 
     @property
     def _lrs(self) -> list[Any]:
-        return [group["lr"] for group in self.optimizer.param_groups]
+        return [rate_of(group) for group in self.optimizer.param_groups]
 
     def get_lr(self) -> list[Any]:
         """The rates of this step."""
@@ -88,7 +104,7 @@ class LRScheduler:
 
     def _set(self, values: Sequence[Any]) -> None:
         for group, value in zip(self.optimizer.param_groups, values, strict=True):
-            group["lr"] = value
+            set_rate(group, value)
         self._last_lr = self._lrs
 
     def state_dict(self) -> dict[str, Any]:
@@ -398,7 +414,7 @@ class SequentialLR(LRScheduler):
         self.last_epoch = last_epoch + 1
         # Each scheduler took a first step when it was made; only the first one's counts.
         for group in optimizer.param_groups:
-            group["lr"] = group["initial_lr"]
+            set_rate(group, group["initial_lr"])
         for scheduler in self._schedulers:
             scheduler.last_epoch -= 1
         self._schedulers[0].step()
@@ -483,7 +499,7 @@ class ReduceLROnPlateau:
         self.cooldown_counter = 0
         self.num_bad_epochs = 0
         self.last_epoch = 0
-        self._last_lr = [group["lr"] for group in optimizer.param_groups]
+        self._last_lr = [rate_of(group) for group in optimizer.param_groups]
 
     def is_better(self, a: float, best: float) -> bool:
         """Whether a measure is better than the best so far by the threshold."""
@@ -505,12 +521,12 @@ class ReduceLROnPlateau:
             self.num_bad_epochs = 0
         if self.num_bad_epochs > self.patience:
             for group, least in zip(self.optimizer.param_groups, self.min_lrs, strict=True):
-                new = max(float(group["lr"]) * self.factor, least)
-                if float(group["lr"]) - new > self.eps:
-                    group["lr"] = new
+                new = max(rate_of(group) * self.factor, least)
+                if rate_of(group) - new > self.eps:
+                    set_rate(group, new)
             self.cooldown_counter = self.cooldown
             self.num_bad_epochs = 0
-        self._last_lr = [group["lr"] for group in self.optimizer.param_groups]
+        self._last_lr = [rate_of(group) for group in self.optimizer.param_groups]
 
     def get_last_lr(self) -> list[Any]:
         """The rates that were set last."""

@@ -66,6 +66,12 @@ class Optimizer:
         What is remembered of each parameter.
     stepped : bool
         Whether a step was made.
+
+    Notes
+    -----
+    A step may be part of a function that `symgrad.compile` compiles, once its state exists. A rate that
+    changes from call to call is then to be a tensor, since numbers are as they were when the function
+    was traced; schedulers write into it.
     """
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
