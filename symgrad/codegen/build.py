@@ -201,8 +201,7 @@ class Program:
             elif isinstance(step, Product):
                 self._add_product(segment, step)
             else:
-                layout, (address, library) = next(layouts)
-                self._add_loops(segment, layout, address, library)
+                self._add_loops(segment, *next(layouts))
         return steps
 
     def _add_call(self, segment: Segment, step: Routine, call: LapackCall) -> None:
@@ -217,7 +216,7 @@ class Program:
         segment.launches.append(launch)
         segment.keep.append(library)
 
-    def _add_loops(self, segment: Segment, layout: Layout, address: int, library: object) -> None:
+    def _add_loops(self, segment: Segment, layout: Layout, kernel: kernels.Kernel) -> None:
         arguments = []
         for p in layout.parameters:
             if p is None:
@@ -227,17 +226,17 @@ class Program:
             else:
                 arguments.append(p)
         segment.launches.append(
-            Launch(address, tuple(arguments), layout.extent, int(layout.cost_ns))
+            Launch(kernel.address, tuple(arguments), layout.extent, int(layout.cost_ns))
         )
-        segment.keep.append(library)
+        segment.keep.append(kernel)
         for place, start, units in layout.joins:
             output = layout.nest.outputs[place]
             element = layout.nest.insts[output.insts[0]].dtype.kind
-            join, owner = kernels.join_kernel(output.combine, element)
+            join = kernels.join_kernel(output.combine, element)
             target = output.target
             numbers = (self.slots[-1], start, units, target.size, self.slots[target.number], 0)
-            segment.launches.append(Launch(join, numbers, 1, int(target.size * units)))
-            segment.keep.append(owner)
+            segment.launches.append(Launch(join.address, numbers, 1, int(target.size * units)))
+            segment.keep.append(join)
 
     def _add_product(self, segment: Segment, step: Product) -> None:
         kind = step.target.dtype.kind

@@ -1,7 +1,8 @@
 """Compiled loop kernels, shared by layout key; and the vector maths they call.
 
-One table, `_COMPILED`: layout key -> address and owner of the code. Kernels that a program lacks
-are emitted into one module and compiled together. Start reading at `compile_layouts`.
+One structure, `Kernel`: an address and the library it lies in. One table, `_COMPILED`: layout key ->
+kernel, for as long as some program holds it. Kernels that a program lacks are emitted into one
+module and compiled together. Start reading at `compile_layouts`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Sequence
+from weakref import WeakValueDictionary
 from typing import Any
 
 from symgrad.codegen import jit, vmath
@@ -17,7 +19,19 @@ from symgrad.codegen.layout import Layout
 from symgrad.codegen.loops import emit_kernel
 from symgrad.codegen.reduction import emit_join
 
-_COMPILED: dict[Any, tuple[int, jit.Library]] = {}
+
+
+class Kernel:
+    """A compiled kernel. Programs hold it; with the last of a library its code is freed."""
+
+    __slots__ = ("__weakref__", "address", "library")
+
+    def __init__(self, address: int, library: jit.Library) -> None:
+        self.address = address
+        self.library = library
+
+
+_COMPILED: WeakValueDictionary[Any, Kernel] = WeakValueDictionary()
 _LOCK = threading.RLock()
 _MATH_READY: dict[str, jit.Library] = {}
 _MATH_SYMBOL = re.compile(r"^sg_(\w+)_v(\d+)(f64|f32)$")
@@ -50,27 +64,29 @@ def module_of(layouts: Sequence[Layout]) -> Module:
     return module
 
 
-def compile_layouts(layouts: Sequence[Layout]) -> list[tuple[int, jit.Library]]:
-    """Address and owner of each layout's kernel, compiling what is new."""
+def compile_layouts(layouts: Sequence[Layout]) -> list[Kernel]:
+    """Each layout's kernel, compiling what is new."""
     with _LOCK:
-        new = list({y.key: y for y in layouts if y.key not in _COMPILED}.values())
+        found = {y.key: _COMPILED.get(y.key) for y in layouts}
+        new = list({y.key: y for y in layouts if found[y.key] is None}.values())
         if new:
             module = module_of(new)
             provide_math(module)
             names = [f"kernel{n}" for n in range(len(new))]
             library = jit.compile_module(module, names, 2, PASSES)
             for name, layout in zip(names, new, strict=True):
-                _COMPILED[layout.key] = (library[name], library)
-        return [_COMPILED[y.key] for y in layouts]
+                found[layout.key] = _COMPILED[layout.key] = Kernel(library[name], library)
+        return [k for k in (found[y.key] for y in layouts) if k is not None]
 
 
-def join_kernel(combine: str, element: str) -> tuple[int, jit.Library]:
+def join_kernel(combine: str, element: str) -> Kernel:
     """The kernel that joins partial results of a split reduction."""
     key = ("join", combine, element)
     with _LOCK:
-        if key not in _COMPILED:
+        kernel = _COMPILED.get(key)
+        if kernel is None:
             module = Module()
             emit_join(module, "join", combine, element)
             library = jit.compile_module(module, ["join"])
-            _COMPILED[key] = (library["join"], library)
-        return _COMPILED[key]
+            kernel = _COMPILED[key] = Kernel(library["join"], library)
+        return kernel
