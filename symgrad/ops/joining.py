@@ -19,10 +19,12 @@ from symgrad.ops.movement import embed, expand, join_axis, reshape, wrap_dim
 from symgrad.sample import Case, T
 
 
-def _some(name: str, tensors: Sequence[Any]) -> list[Expr]:
+def _some(
+    name: str, tensors: Sequence[Any], error: type[Exception] = RuntimeError
+) -> list[Expr]:
     given = list(tensors)
     if not given:
-        raise RuntimeError(f"{name}: expected a non-empty list of Tensors")
+        raise error(f"{name}: expected a non-empty list of Tensors")
     for x in given:
         if not isinstance(x, Expr):
             raise TypeError(f"{name}: expected Tensor as element in tensors (got {type(x).__name__})")
@@ -44,7 +46,7 @@ def _ref_cat(tensors: list[np.ndarray], dim: int = 0) -> Any:
         Case([T(2), T(3, dtype="int")]),
     ),
     errors=(
-        Case([], match="expected a non-empty list of Tensors"),
+        Case([], match="expected a non-empty list of Tensors", error=ValueError),
         Case([T(2, 3), T(2, 4)], match="Sizes of tensors must match except in dimension 0"),
         Case([T(2, 3), T(3)], match="Tensors must have same number of dimensions"),
         Case([T(), T()], match="zero-dimensional tensor .* cannot be concatenated"),
@@ -53,7 +55,7 @@ def _ref_cat(tensors: list[np.ndarray], dim: int = 0) -> Any:
 )
 def cat(tensors: Sequence[Expr], dim: int = 0) -> Expr:
     """Tensors joined along an existing axis; dtypes are promoted, empty vectors skipped."""
-    given = _some("cat", tensors)
+    given = _some("cat", tensors, ValueError)
     dtype = promote(given)
     for place, x in enumerate(given):
         if x.ndim == 0:
