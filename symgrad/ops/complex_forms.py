@@ -91,12 +91,13 @@ def exp(z: Pair) -> Pair:
     """e**z."""
     x, y = z
     # The root of a large exponential is finite where the exponential alone is not.
-    large = x > _number(x, 700.0 if x.dtype.itemsize == 8 else 85.0)
+    large = x > _largest(x)
     root = r.exp(r.where(large, x * 0.5, x))
     again = r.where(large, root, 1.0)
     vanished = r.eq(x, _number(x, -math.inf))
-    re = r.where(vanished, 0.0, _times(root, r.cos(y)) * again)
-    return re, r.where(vanished, 0.0, _times(again, _times(root, r.sin(y))))
+    sine = r.sin(y)
+    im = r.where(r.eq(sine, 0.0), sine, root * sine * again)
+    return r.where(vanished, 0.0, root * r.cos(y) * again), r.where(vanished, 0.0, im)
 
 
 def log(z: Pair) -> Pair:
@@ -132,28 +133,46 @@ def sqrt(z: Pair) -> Pair:
     return r.where(infinite, _number(x, math.inf), re), r.where(infinite, y, im)
 
 
+def _largest(x: Expr) -> Expr:
+    """A number below which the exponential does not overflow."""
+    return _number(x, 700.0 if x.dtype.itemsize == 8 else 85.0)
+
+
+def _hyperbolic(x: Expr) -> tuple[Expr, Expr, Expr]:
+    """sinh(x), cosh(x), and what both are still to be multiplied by; large ones as two factors."""
+    size = r.abs(x)
+    large = size > _largest(x)
+    root = r.exp(r.where(large, size * 0.5, 0.0))
+    half = root * 0.5
+    return r.where(large, r.copysign(half, x), r.sinh(x)), r.where(large, half, r.cosh(x)), root
+
+
 def sinh(z: Pair) -> Pair:
     """Hyperbolic sine."""
-    x, y = z
-    return _times(r.sinh(x), r.cos(y)), _times(r.cosh(x), r.sin(y))
+    s, c, again = _hyperbolic(z[0])
+    y = z[1]
+    return _times(_times(s, r.cos(y)), again), _times(_times(c, r.sin(y)), again)
 
 
 def cosh(z: Pair) -> Pair:
     """Hyperbolic cosine."""
-    x, y = z
-    return _times(r.cosh(x), r.cos(y)), _times(r.sin(y), r.sinh(x))
+    s, c, again = _hyperbolic(z[0])
+    y = z[1]
+    return _times(_times(c, r.cos(y)), again), _times(_times(s, r.sin(y)), again)
 
 
 def sin(z: Pair) -> Pair:
     """Sine."""
-    x, y = z
-    return _times(r.cosh(y), r.sin(x)), _times(r.cos(x), r.sinh(y))
+    s, c, again = _hyperbolic(z[1])
+    x = z[0]
+    return _times(_times(c, r.sin(x)), again), _times(_times(s, r.cos(x)), again)
 
 
 def cos(z: Pair) -> Pair:
     """Cosine."""
-    x, y = z
-    return _times(r.cosh(y), r.cos(x)), -_times(r.sin(x), r.sinh(y))
+    s, c, again = _hyperbolic(z[1])
+    x = z[0]
+    return _times(_times(c, r.cos(x)), again), -_times(_times(s, r.sin(x)), again)
 
 
 def tanh(z: Pair) -> Pair:
@@ -165,8 +184,13 @@ def tanh(z: Pair) -> Pair:
     beta = 1.0 + tangent * tangent
     below = 1.0 + beta * (s * s)
     tail = r.sin(y) * r.cos(y) * _number(x, 4.0) * r.exp(r.abs(x) * -2.0)
-    still = r.logical_and(r.eq(r.abs(x), _number(x, math.inf)), r.eq(r.abs(y), _number(x, math.inf)))
-    re = r.where(far, r.copysign(1.0, x), beta * r.sqrt(1.0 + s * s) * s / below)
+    endless = r.eq(r.abs(x), _number(x, math.inf))
+    still = r.logical_and(endless, r.eq(r.abs(y), _number(x, math.inf)))
+    side = r.copysign(1.0, x)
+    # An infinite or unknown angle leaves nothing known of a finite argument.
+    side = r.where(endless, side, side + tangent * 0.0)
+    re = r.where(far, side, beta * r.sqrt(1.0 + s * s) * s / below)
+    re = r.where(r.eq(x, 0.0), x, re)
     im = r.where(still, 0.0, r.where(far, tail, tangent / below))
     return re, im
 
