@@ -74,14 +74,21 @@ __version__ = "0.1.0"
 
 _LATER = ("compat", "optim", "serialization", "testing")
 """Submodules that are loaded when they are first named, so that importing symgrad stays quick."""
+_ELSEWHERE = {
+    "load": "symgrad.serialization",
+    "save": "symgrad.serialization",
+    "cuda": "symgrad.compat",
+    "device": "symgrad.compat",
+}
+"""Names that come from such submodules."""
 
 
 def __getattr__(name: str) -> Any:
     """Submodules that are loaded on first use; for type checkers, the functions made from the registry too."""
     if name in _LATER:
         return _importlib.import_module(f"symgrad.{name}")
-    if name in ("load", "save"):
-        made = getattr(_importlib.import_module("symgrad.serialization"), name)
+    if name in _ELSEWHERE:
+        made = getattr(_importlib.import_module(_ELSEWHERE[name]), name)
         globals()[name] = made
         return made
     raise AttributeError(f"module 'symgrad' has no attribute {name!r}")

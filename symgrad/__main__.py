@@ -1,4 +1,4 @@
-"""The command line: ``python -m symgrad explain | bench``. Start reading at `main`."""
+"""The command line: ``python -m symgrad explain | bench | run``. Start reading at `main`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ EXAMPLES = """examples:
   python -m symgrad explain model.py:energy --at "x=[0.1,0.2,0.3],k=2"
   python -m symgrad bench
   python -m symgrad bench chain logistic --seconds 2
+  python -m symgrad run script.py --epochs 3
 """
 
 
@@ -58,6 +59,14 @@ def parser() -> argparse.ArgumentParser:
     bench.add_argument("names", metavar="NAME", nargs="*", help="which; all by default")
     bench.add_argument("--seconds", type=float, default=0.5, help="time per function (default: 0.5)")
     bench.add_argument("--list", action="store_true", help="list the benchmarks and stop")
+
+    run = commands.add_parser(
+        "run",
+        help="run a script that was written for torch",
+        description="Run a script in which ``import torch``, and imports of its submodules, give symgrad.",
+    )
+    run.add_argument("script", metavar="SCRIPT.py")
+    run.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="the script's own arguments")
     return top
 
 
@@ -72,6 +81,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
             explain(chosen.target, chosen.at)
         except ExplainError as error:
             print(f"explain: {error}", file=sys.stderr)
+            return 2
+        return 0
+    if chosen.command == "run":
+        from symgrad import compat
+
+        try:
+            compat.run(chosen.script, chosen.arguments)
+        except FileNotFoundError as error:
+            if error.filename is not None:
+                raise
+            print(error, file=sys.stderr)
             return 2
         return 0
 

@@ -86,7 +86,10 @@ def _joined(path: str, key: Any) -> str:
 def _is_flat(value: Any) -> bool:
     """Whether a value is what the format holds by itself: names with plain tensors."""
     return type(value) in (dict, OrderedDict, defaultdict) and all(
-        isinstance(k, str) and k not in ("", "__metadata__") and isinstance(v, Tensor) and not v.requires_grad
+        isinstance(k, str)
+        and k not in ("", "__metadata__")
+        and isinstance(v, Tensor)
+        and not v.requires_grad
         for k, v in value.items()
     )
 
@@ -176,15 +179,17 @@ def _parts(data: bytes) -> tuple[dict[str, Any], memoryview]:
     length = int.from_bytes(data[:8], "little") if len(data) >= 8 else _MOST + 1
     if length > min(_MOST, len(data) - 8):
         raise RuntimeError(
-            f"load: not a safetensors file, its header would have {length} bytes (got {len(data)} in all); files of "
-            "torch.save are to be converted with safetensors.torch.save_file first"
+            f"load: not a safetensors file (got {len(data)} bytes whose first eight are no length of a header); "
+            "convert files of torch.save with safetensors.torch.save_file first"
         )
     try:
         header = json.loads(data[8 : 8 + length])
     except ValueError as error:
         raise RuntimeError(f"load: the header of the file is no JSON ({error}); save it anew") from error
     if not isinstance(header, dict):
-        raise RuntimeError(f"load: the header of the file is no object (got {type(header).__name__}); save it anew")
+        raise RuntimeError(
+            f"load: the header of the file is no object (got {type(header).__name__}); save it anew"
+        )
     return header, memoryview(data)[8 + length :]
 
 
@@ -197,5 +202,7 @@ def _tensor(name: str, entry: Any, body: memoryview) -> Tensor:
         if not 0 <= start <= end <= len(body):
             raise ValueError(f"bytes {start} to {end} of {len(body)}")
     except (KeyError, TypeError, ValueError) as error:
-        raise RuntimeError(f"load: tensor {name!r} of the file cannot be read ({error!r}); save it anew") from error
+        raise RuntimeError(
+            f"load: tensor {name!r} of the file cannot be read ({error!r}); save it anew"
+        ) from error
     return from_array(np.array(array, kind.numpy))

@@ -111,7 +111,9 @@ def functional_call(
         if missing or unknown:
             parts = [f"Unexpected key(s): {', '.join(unknown)}."] if unknown else []
             parts += [f"Missing key(s): {', '.join(missing)}."] if missing else []
-            raise RuntimeError(f"Error(s) in reparametrizing for {type(module).__name__}:\n\t" + "\n\t".join(parts))
+            raise RuntimeError(
+                f"Error(s) in reparametrizing for {type(module).__name__}:\n\t" + "\n\t".join(parts)
+            )
     if args is None:
         args = ()
     elif not isinstance(args, tuple):

@@ -7,9 +7,9 @@ which file has which name. Start reading at `symgrad.nn.module`.
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from symgrad.nn import functional
+from symgrad.nn import functional as functional
 
 _PLACES = {
     "parameter": "Buffer Parameter",
@@ -33,28 +33,16 @@ _SUBMODULES = ("functional", "init", "utils")
 
 __all__ = sorted([*_FILES, *_SUBMODULES])  # noqa: PLE0605
 
-if not TYPE_CHECKING:
 
-    def __getattr__(name: str) -> Any:
-        if name in _SUBMODULES or name in _PLACES:
-            return importlib.import_module(f"symgrad.nn.{name}")
-        place = _FILES.get(name)
-        if place is None:
-            raise AttributeError(f"module 'symgrad.nn' has no attribute {name!r}")
-        made = getattr(importlib.import_module(f"symgrad.nn.{place}"), name)
-        globals()[name] = made
-        return made
-
-else:
-    from symgrad.nn import init, utils
-    from symgrad.nn.activation import *
-    from symgrad.nn.containers import *
-    from symgrad.nn.convolution import *
-    from symgrad.nn.layers import *
-    from symgrad.nn.loss import *
-    from symgrad.nn.module import Module
-    from symgrad.nn.normalization import *
-    from symgrad.nn.parameter import Buffer, Parameter
+def __getattr__(name: str) -> Any:
+    if name in _SUBMODULES or name in _PLACES:
+        return importlib.import_module(f"symgrad.nn.{name}")
+    place = _FILES.get(name)
+    if place is None:
+        raise AttributeError(f"module 'symgrad.nn' has no attribute {name!r}")
+    made = getattr(importlib.import_module(f"symgrad.nn.{place}"), name)
+    globals()[name] = made
+    return made
 
 
 def __dir__() -> list[str]:

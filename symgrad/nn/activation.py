@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from symgrad.creation import full
-from symgrad.nn import functional as F
-from symgrad.nn import init
+from symgrad.nn import functional, init
 from symgrad.nn.module import Module
 from symgrad.nn.parameter import Parameter
 from symgrad.tensor import Tensor
@@ -44,17 +43,21 @@ class _Activation(Module):
         given = {name: value for (name, _), value in zip(allowed, args, strict=False)}
         for name, value in kwargs.items():
             if name not in dict(allowed) or name in given:
-                raise TypeError(f"{type(self).__name__}.__init__() got an unexpected keyword argument '{name}'")
+                raise TypeError(
+                    f"{type(self).__name__}.__init__() got an unexpected keyword argument '{name}'"
+                )
             given[name] = value
         for name, default in allowed:
             value = given.get(name, default)
             if value is ...:
-                raise TypeError(f"{type(self).__name__}.__init__() missing 1 required positional argument: '{name}'")
+                raise TypeError(
+                    f"{type(self).__name__}.__init__() missing 1 required positional argument: '{name}'"
+                )
             setattr(self, name, value)
 
     def forward(self, input: Tensor) -> Tensor:
         """The function of the input."""
-        function = getattr(F, self._function)
+        function = getattr(functional, self._function)
         values = {name: getattr(self, name) for name, _ in self._settings}
         more = {"inplace": True} if self._inplace and self.inplace else {}
         if self._by_name:
@@ -252,7 +255,7 @@ class PReLU(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """The function of the input."""
-        return F.prelu(input, self.weight)
+        return functional.prelu(input, self.weight)
 
     def extra_repr(self) -> str:
         """The settings."""

@@ -43,7 +43,8 @@ class _Listed(Module):
         return self._modules[names[int(_place(index, len(names)))]]
 
     def _part(self, entries: list[tuple[str, Any]]) -> Any:
-        return type(self)([module for _, module in entries])
+        """A container of this kind with other entries."""
+        raise NotImplementedError
 
     def __setitem__(self, index: int, module: Module) -> None:
         names = list(self._modules)
@@ -129,6 +130,9 @@ class ModuleList(_Listed):
     def __init__(self, modules: Iterable[Any] | None = None) -> None:
         super().__init__()
         self._set_all(modules or ())
+
+    def _part(self, entries: list[tuple[str, Any]]) -> Any:
+        return ModuleList([module for _, module in entries])
 
     def __repr__(self) -> str:
         shown = [repr(m) for m in self]

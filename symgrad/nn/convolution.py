@@ -6,12 +6,10 @@ Start reading at `_Convolution`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 from symgrad.creation import empty
-from symgrad.nn import functional as F
-from symgrad.nn import init
+from symgrad.nn import functional, init
 from symgrad.nn.module import Module
 from symgrad.nn.parameter import Parameter
 from symgrad.tensor import Tensor
@@ -27,7 +25,7 @@ class _Convolution(Module):
     """Cross-correlation with trained kernels."""
 
     _axes: ClassVar[int]
-    _function: ClassVar[Callable[..., Any]]
+    _function: ClassVar[str]
 
     def __init__(
         self,
@@ -89,15 +87,17 @@ class _Convolution(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """The input's windows times the kernels."""
-        function = type(self)._function
+        function = getattr(functional, self._function)
         padding = self.padding
         if self.padding_mode != "zeros":
-            input, padding = F.pad(input, self._edges(), mode=self.padding_mode), 0  # type: ignore[assignment]
+            input, padding = functional.pad(input, self._edges(), mode=self.padding_mode), 0  # type: ignore[assignment]
         return function(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
 
     def extra_repr(self) -> str:
         """The settings that are not the usual ones."""
-        shown = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        shown = (
+            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
+        )
         if self.padding != (0,) * self._axes:
             shown += f", padding={self.padding}"
         if self.dilation != (1,) * self._axes:
@@ -113,20 +113,20 @@ class Conv1d(_Convolution):
     """Cross-correlation of signals (batch, channel, time)."""
 
     _axes = 1
-    _function = staticmethod(F.conv1d)
+    _function = "conv1d"
 
 
 class Conv2d(_Convolution):
     """Cross-correlation of images (batch, channel, row, column)."""
 
     _axes = 2
-    _function = staticmethod(F.conv2d)
+    _function = "conv2d"
 
 
 class _MaxPool(Module):
     """The largest element of each window."""
 
-    _function: ClassVar[Callable[..., Any]]
+    _function: ClassVar[str]
 
     def __init__(
         self,
@@ -147,7 +147,7 @@ class _MaxPool(Module):
 
     def forward(self, input: Tensor) -> Any:
         """The largest elements, and where they are if asked for."""
-        function = type(self)._function
+        function = getattr(functional, self._function)
         return function(
             input, self.kernel_size, self.stride, self.padding, self.dilation, self.ceil_mode,
             self.return_indices,
@@ -164,13 +164,13 @@ class _MaxPool(Module):
 class MaxPool1d(_MaxPool):
     """The largest element of each window of a signal."""
 
-    _function = staticmethod(F.max_pool1d)
+    _function = "max_pool1d"
 
 
 class MaxPool2d(_MaxPool):
     """The largest element of each window of an image."""
 
-    _function = staticmethod(F.max_pool2d)
+    _function = "max_pool2d"
 
 
 class AvgPool1d(Module):
@@ -193,7 +193,7 @@ class AvgPool1d(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """The means."""
-        return F.avg_pool1d(
+        return functional.avg_pool1d(
             input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad
         )
 
@@ -224,7 +224,7 @@ class AvgPool2d(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """The means."""
-        return F.avg_pool2d(
+        return functional.avg_pool2d(
             input, self.kernel_size, self.stride, self.padding, self.ceil_mode,
             self.count_include_pad, self.divisor_override,
         )  # fmt: skip

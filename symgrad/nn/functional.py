@@ -38,9 +38,7 @@ def _with_inplace(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_dim(function: Callable[..., Any]) -> Callable[..., Any]:
-    def wrapped(
-        input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
-    ) -> Tensor:
+    def wrapped(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
         if dim is None:
             # torch's choice when none is named: rows of matrices, else the first axis.
             dim = 0 if input.ndim in (0, 1, 3) else 1

@@ -31,7 +31,9 @@ def register(table: dict[int, Any], hook: Any, prepend: bool) -> RemovableHandle
 class _Passage(Call):
     """An identity on some tensors that tells a function of their gradients."""
 
-    def __init__(self, name: str, nodes: Sequence[Expr], told: Callable[[list[Any]], Sequence[Any]]) -> None:
+    def __init__(
+        self, name: str, nodes: Sequence[Expr], told: Callable[[list[Any]], Sequence[Any]]
+    ) -> None:
         super().__init__(name, len(nodes), [(n.shape, n.dtype) for n in nodes])
         self.told = told
 
@@ -50,7 +52,9 @@ class _Passage(Call):
         return tangents
 
 
-def _passed(name: str, values: tuple[Any, ...], told: Callable[[list[Any]], Sequence[Any]]) -> tuple[Any, ...]:
+def _passed(
+    name: str, values: tuple[Any, ...], told: Callable[[list[Any]], Sequence[Any]]
+) -> tuple[Any, ...]:
     """Values with their tensors sent through a passage."""
     places = [k for k, v in enumerate(values) if isinstance(v, Tensor)]
     nodes = [values[k].expr() for k in places]

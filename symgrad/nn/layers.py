@@ -9,8 +9,7 @@ import math
 from typing import Any
 
 from symgrad.creation import empty
-from symgrad.nn import functional as F
-from symgrad.nn import init
+from symgrad.nn import functional, init
 from symgrad.nn.module import Module
 from symgrad.nn.parameter import Parameter
 from symgrad.tensor import Tensor
@@ -96,7 +95,7 @@ class Linear(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """The linear map of the last axis."""
-        return F.linear(input, self.weight, self.bias)
+        return functional.linear(input, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         """The settings."""
@@ -134,7 +133,7 @@ class Bilinear(Module):
 
     def forward(self, input1: Tensor, input2: Tensor) -> Tensor:
         """The bilinear map of the last axes."""
-        return F.bilinear(input1, input2, self.weight, self.bias)
+        return functional.bilinear(input1, input2, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         """The settings."""
@@ -195,7 +194,8 @@ class Embedding(Module):
         """An embedding over a given table."""
         if embeddings.ndim != 2:
             raise AssertionError("Embeddings parameter is expected to be 2-dimensional")
-        return cls(*embeddings.shape, padding_idx, _weight=embeddings, _freeze=freeze)
+        rows, width = embeddings.shape
+        return cls(rows, width, padding_idx, _weight=embeddings, _freeze=freeze)
 
     def reset_parameters(self) -> None:
         """Draw the table anew: standard normal numbers."""
@@ -205,7 +205,7 @@ class Embedding(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """The rows of these numbers."""
-        return F.embedding(
+        return functional.embedding(
             input, self.weight, self.padding_idx, self.max_norm, self.norm_type,
             self.scale_grad_by_freq, self.sparse,
         )  # fmt: skip
@@ -228,7 +228,7 @@ class Dropout(Module):
 
     def forward(self, input: Tensor) -> Tensor:
         """The input, thinned out while training."""
-        return F.dropout(input, self.p, self.training, inplace=self.inplace)
+        return functional.dropout(input, self.p, self.training, inplace=self.inplace)
 
     def extra_repr(self) -> str:
         """The settings."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from symgrad.nn import functional as F
+from symgrad.nn import functional
 from symgrad.nn.module import Module
 from symgrad.tensor import Tensor
 
@@ -34,7 +34,9 @@ class _Loss(Module):
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
         """The loss."""
-        return getattr(F, self._function)(input, target, reduction=self.reduction, **self.settings())
+        return getattr(functional, self._function)(
+            input, target, reduction=self.reduction, **self.settings()
+        )
 
 
 class _Weighted(_Loss):
@@ -215,4 +217,4 @@ class GaussianNLLLoss(Module):
 
     def forward(self, input: Tensor, target: Tensor, var: Tensor) -> Tensor:
         """The loss."""
-        return F.gaussian_nll_loss(input, target, var, self.full, self.eps, self.reduction)
+        return functional.gaussian_nll_loss(input, target, var, self.full, self.eps, self.reduction)

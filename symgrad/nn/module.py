@@ -93,7 +93,10 @@ class Module:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not (
-            self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
+            self._forward_hooks
+            or self._forward_pre_hooks
+            or self._backward_hooks
+            or self._backward_pre_hooks
         ):
             return self.forward(*args, **kwargs)
         return self._hooked_call(args, kwargs)
@@ -225,7 +228,9 @@ class Module:
         if not isinstance(name, str):
             raise TypeError(f"{what} name should be a string. Got {type(name).__name__}")
         if "." in name:
-            raise KeyError(f'{what} name can\'t contain "."' + (f", got: {name}" if what == "module" else ""))
+            raise KeyError(
+                f'{what} name can\'t contain "."' + (f", got: {name}" if what == "module" else "")
+            )
         if name == "":
             raise KeyError(f'{what} name can\'t be empty string ""')
         if hasattr(self, name) and name not in own:
@@ -302,7 +307,9 @@ class Module:
 
     def _members(self, table: str, prefix: str, recurse: bool, unique: bool) -> Iterator[tuple[str, Any]]:
         seen = set()
-        places: Any = self.named_modules(prefix=prefix, remove_duplicate=unique) if recurse else [(prefix, self)]
+        places: Any = (
+            self.named_modules(prefix=prefix, remove_duplicate=unique) if recurse else [(prefix, self)]
+        )
         for place, module in places:
             start = f"{place}." if place else ""
             for name, value in getattr(module, table).items():
@@ -476,7 +483,11 @@ class Module:
         extra = self.extra_repr()
         lines = [f"({name}): {_indented(repr(module))}" for name, module in self._modules.items()]
         if not lines:
-            return f"{self._get_name()}({extra})" if "\n" not in extra else f"{self._get_name()}(\n  {extra}\n)"
+            return (
+                f"{self._get_name()}({extra})"
+                if "\n" not in extra
+                else f"{self._get_name()}(\n  {extra}\n)"
+            )
         if extra:
             lines = [*extra.split("\n"), *lines]
         return f"{self._get_name()}(\n  " + "\n  ".join(lines) + "\n)"

@@ -10,8 +10,7 @@ from typing import Any
 from symgrad import dtypes
 from symgrad.autograd.grad_mode import no_grad
 from symgrad.creation import ones, tensor, zeros
-from symgrad.nn import functional as F
-from symgrad.nn import init
+from symgrad.nn import functional, init
 from symgrad.nn.module import Module
 from symgrad.nn.parameter import Parameter
 from symgrad.tensor import Tensor
@@ -58,7 +57,7 @@ class LayerNorm(_Scaled):
 
     def forward(self, input: Tensor) -> Tensor:
         """The input, normalised."""
-        return F.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
+        return functional.layer_norm(input, self.normalized_shape, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
         """The settings."""
@@ -88,7 +87,7 @@ class RMSNorm(_Scaled):
 
     def forward(self, input: Tensor) -> Tensor:
         """The input, normalised."""
-        return F.rms_norm(input, self.normalized_shape, self.weight, self.eps)
+        return functional.rms_norm(input, self.normalized_shape, self.weight, self.eps)
 
     def extra_repr(self) -> str:
         """The settings."""
@@ -109,7 +108,9 @@ class GroupNorm(_Scaled):
     ) -> None:
         super().__init__()
         if num_channels % num_groups:
-            raise ValueError(f"num_channels ({num_channels}) must be divisible by num_groups ({num_groups})")
+            raise ValueError(
+                f"num_channels ({num_channels}) must be divisible by num_groups ({num_groups})"
+            )
         self.num_groups = num_groups
         self.num_channels = num_channels
         self.eps = eps
@@ -119,7 +120,7 @@ class GroupNorm(_Scaled):
 
     def forward(self, input: Tensor) -> Tensor:
         """The input, normalised."""
-        return F.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
+        return functional.group_norm(input, self.num_groups, self.weight, self.bias, self.eps)
 
     def extra_repr(self) -> str:
         """The settings."""
@@ -182,7 +183,7 @@ class _BatchNorm(_Scaled):
                 if momentum is None:
                     # The mean of all batches so far.
                     momentum = 1.0 / self.num_batches_tracked.to(self.running_mean.dtype)
-        return F.batch_norm(
+        return functional.batch_norm(
             input, self.running_mean, self.running_var, self.weight, self.bias, self.training, momentum,
             self.eps,
         )  # fmt: skip

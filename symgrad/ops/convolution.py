@@ -234,7 +234,15 @@ def _np_convolution(
     return made[0] if single else made
 
 
-def _ref_conv1d(x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Any:
+def _ref_conv1d(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
     return _np_convolution(x, weight, bias, stride, padding, dilation, groups, 1)
 
 
@@ -249,7 +257,9 @@ def _ref_conv1d(x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding:
     errors=(
         Case(T(1, 4, 5), T(2, 3, 3), match=r"to have 3 channels, but got 4 channels instead"),
         Case(T(1, 3, 2), T(2, 3, 3), match=r"Kernel size can't be greater than actual input size"),
-        Case(T(1, 3, 5, 4), T(2, 3, 3), match=r"Expected 2D \(unbatched\) or 3D \(batched\) input to conv1d"),
+        Case(
+            T(1, 3, 5, 4), T(2, 3, 3), match=r"Expected 2D \(unbatched\) or 3D \(batched\) input to conv1d"
+        ),
         Case(T(1, 3, 5), T(2, 3, 3), T(3), match="expected bias to be 1-dimensional with 2 elements"),
         Case(T(1, 3, 5), T(2, 3, 3), None, 0, match="non-positive stride is not supported"),
     ),
@@ -267,7 +277,15 @@ def conv1d(
     return _convolution("conv1d", input, weight, bias, stride, padding, dilation, groups, 1)
 
 
-def _ref_conv2d(x: Any, weight: Any, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Any:
+def _ref_conv2d(
+    x: Any,
+    weight: Any,
+    bias: Any = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> Any:
     return _np_convolution(x, weight, bias, stride, padding, dilation, groups, 2)
 
 
@@ -413,7 +431,9 @@ def _average_pool(pool: _Pool, x: Expr, count_include_pad: bool, divisor: int | 
     return div(summed, counts)  # type: ignore[no-any-return]
 
 
-def _np_windows(x: np.ndarray, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, axes: int) -> Any:
+def _np_windows(
+    x: np.ndarray, kernel: Any, stride: Any, padding: Any, dilation: Any, ceil_mode: bool, axes: int
+) -> Any:
     """For each window the indices of its elements inside the input, and how much padding it covers."""
     kernel, padding, dilation = (np.broadcast_to(v, (axes,)) for v in (kernel, padding, dilation))
     stride = kernel if stride is None else np.broadcast_to(stride, (axes,))
@@ -443,7 +463,14 @@ def _np_pool(x: np.ndarray, lines: Any, reduced: Any) -> Any:
 
 
 def _ref_max_pool(axes: int) -> Any:
-    def ref(x: np.ndarray, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False) -> Any:
+    def ref(
+        x: np.ndarray,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        ceil_mode: bool = False,
+    ) -> Any:
         lines = _np_windows(x, kernel_size, stride, padding, dilation, ceil_mode, axes)
         last = tuple(range(-axes, 0))
         return _np_pool(x, lines, lambda part, count: part.max(axis=last))
@@ -452,7 +479,15 @@ def _ref_max_pool(axes: int) -> Any:
 
 
 def _ref_average_pool(axes: int) -> Any:
-    def ref(x: np.ndarray, kernel_size: Any, stride: Any = None, padding: Any = 0, ceil_mode: bool = False, count_include_pad: bool = True, divisor_override: int | None = None) -> Any:
+    def ref(
+        x: np.ndarray,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> Any:
         lines = _np_windows(x, kernel_size, stride, padding, 1, ceil_mode, axes)
         last = tuple(range(-axes, 0))
 

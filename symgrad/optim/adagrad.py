@@ -50,7 +50,10 @@ class Adagrad(Optimizer):
         super().__init__(params, defaults)
         for group in self.param_groups:
             for p in group["params"]:
-                self.state[p] = {"step": step_count(), "sum": full_like(p, float(initial_accumulator_value))}
+                self.state[p] = {
+                    "step": step_count(),
+                    "sum": full_like(p, float(initial_accumulator_value)),
+                }
 
     def update(self, p: Any, gradient: Any, state: State, group: Group) -> None:
         """One step of one parameter."""

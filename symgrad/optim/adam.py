@@ -6,7 +6,14 @@ from typing import Any
 
 from symgrad.creation import zeros_like
 from symgrad.interface import FUNCTIONS
-from symgrad.optim.optimizer import Group, Optimizer, State, check_at_least_zero, needs_state, step_count
+from symgrad.optim.optimizer import (
+    Group,
+    Optimizer,
+    State,
+    check_at_least_zero,
+    needs_state,
+    step_count,
+)
 
 
 class Adam(Optimizer):

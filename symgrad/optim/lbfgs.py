@@ -101,7 +101,11 @@ def strong_wolfe(
         # Too near an end twice in a row: go a tenth of the bracket into it.
         if min(high - at, at - low) / (high - low) < 0.1:
             if stuck or at >= high or at <= low:
-                at = high - 0.1 * (high - low) if abs(at - high) < abs(at - low) else low + 0.1 * (high - low)
+                at = (
+                    high - 0.1 * (high - low)
+                    if abs(at - high) < abs(at - low)
+                    else low + 0.1 * (high - low)
+                )
                 stuck = False
             else:
                 stuck = True
@@ -180,8 +184,8 @@ class LBFGS(Optimizer):
     # -- parameters as one vector -------------------------------------------------------
 
     def _gradient(self) -> Any:
-        parts = [(zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in self._params]
-        return FUNCTIONS["cat"](parts)
+        parts: list[Any] = [zeros_like(p) if p.grad is None else p.grad for p in self._params]
+        return FUNCTIONS["cat"]([part.reshape(-1) for part in parts])
 
     def _move(self, origin: list[Any], distance: float, direction: Any) -> None:
         """Go to a distance from a point along a direction."""
@@ -193,7 +197,7 @@ class LBFGS(Optimizer):
 
     # -- stepping -----------------------------------------------------------------------
 
-    def step(self, closure: Any = None) -> Any:  # noqa: C901
+    def step(self, closure: Any = None) -> Any:
         """Make up to `max_iter` iterations.
 
         Parameters
@@ -224,8 +228,10 @@ class LBFGS(Optimizer):
             evaluations = 1
             if gradient.abs().max().item() <= group["tolerance_grad"]:
                 return first
-            direction, length = state.get("d"), state.get("t")
-            old_gradient, old_loss = state.get("prev_flat_grad"), state.get("prev_loss")
+            direction: Any = state.get("d")
+            length: Any = state.get("t")
+            old_gradient: Any = state.get("prev_flat_grad")
+            old_loss: Any = state.get("prev_loss")
             for iteration in range(1, group["max_iter"] + 1):
                 state["n_iter"] += 1
                 if state["n_iter"] == 1:
@@ -233,7 +239,9 @@ class LBFGS(Optimizer):
                     state.update(old_dirs=[], old_stps=[], ro=[], H_diag=1.0)
                     length = min(1.0, 1.0 / gradient.abs().sum().item()) * group["lr"]
                 else:
-                    self._remember(state, gradient - old_gradient, direction * length, group["history_size"])
+                    self._remember(
+                        state, gradient - old_gradient, direction * length, group["history_size"]
+                    )
                     direction = self._direction(state, gradient)
                     length = group["lr"]
                 old_gradient, old_loss = gradient.clone(), loss
@@ -241,7 +249,9 @@ class LBFGS(Optimizer):
                 if slope > -group["tolerance_change"]:
                     break
                 if group["line_search_fn"] == "strong_wolfe":
-                    chosen, count = self._search(evaluated, _Point(0.0, loss, gradient, slope), direction, length)
+                    chosen, count = self._search(
+                        evaluated, _Point(0.0, loss, gradient, slope), direction, length
+                    )
                     loss, gradient, length = chosen.loss, chosen.gradient, chosen.at
                 else:
                     self._move([p.detach().clone() for p in self._params], length, direction)

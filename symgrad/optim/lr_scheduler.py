@@ -155,7 +155,9 @@ def _one_each(optimizer: Optimizer, given: Any, name: str) -> list[Any]:
 class StepLR(LRScheduler):
     """The rate times gamma every `step_size` steps."""
 
-    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1) -> None:
+    def __init__(
+        self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
+    ) -> None:
         self.step_size = step_size
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
@@ -276,7 +278,9 @@ class ExponentialLR(LRScheduler):
 class CosineAnnealingLR(LRScheduler):
     """The rate along half a cosine from the initial one to `eta_min` in `T_max` steps (arXiv:1608.03983)."""
 
-    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1) -> None:
+    def __init__(
+        self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1
+    ) -> None:
         self.T_max = T_max
         self.eta_min = eta_min
         super().__init__(optimizer, last_epoch)
@@ -290,7 +294,9 @@ class CosineAnnealingLR(LRScheduler):
             return self._lrs
         if (self.last_epoch - 1 - self.T_max) % (2 * self.T_max) == 0:
             rise = (1 - math.cos(math.pi / self.T_max)) / 2
-            return [lr + (base - self.eta_min) * rise for lr, base in zip(self._lrs, self.base_lrs, strict=True)]
+            return [
+                lr + (base - self.eta_min) * rise for lr, base in zip(self._lrs, self.base_lrs, strict=True)
+            ]
         ratio = self._height(self.last_epoch) / self._height(self.last_epoch - 1)
         return [ratio * (lr - self.eta_min) + self.eta_min for lr in self._lrs]
 
@@ -336,16 +342,16 @@ class OneCycleLR(LRScheduler):
         _check_optimizer(optimizer)
         if total_steps is None:
             if epochs is None or steps_per_epoch is None:
-                raise ValueError(
-                    "You must define either total_steps OR (epochs AND steps_per_epoch)"
-                )
+                raise ValueError("You must define either total_steps OR (epochs AND steps_per_epoch)")
             total_steps = epochs * steps_per_epoch
         if not isinstance(total_steps, int) or total_steps <= 0:
             raise ValueError(f"Expected positive integer total_steps, but got {total_steps}")
         if not 0 <= pct_start <= 1:
             raise ValueError(f"Expected float between 0 and 1 pct_start, but got {pct_start}")
         if anneal_strategy not in ("cos", "linear"):
-            raise ValueError(f"anneal_strategy must be one of 'cos' or 'linear', instead got {anneal_strategy}")
+            raise ValueError(
+                f"anneal_strategy must be one of 'cos' or 'linear', instead got {anneal_strategy}"
+            )
         self.total_steps = total_steps
         self.peak = float(pct_start * total_steps) - 1
         self.anneal_strategy = anneal_strategy
@@ -358,7 +364,9 @@ class OneCycleLR(LRScheduler):
                 group["max_lr"] = most
                 group["min_lr"] = group["initial_lr"] / final_div_factor
         if cycle_momentum and not {"momentum", "betas"} & set(optimizer.defaults):
-            raise ValueError("optimizer must support momentum or beta1 with `cycle_momentum` option enabled")
+            raise ValueError(
+                "optimizer must support momentum or beta1 with `cycle_momentum` option enabled"
+            )
         super().__init__(optimizer, last_epoch)
 
     def _way(self, start: float, end: float, share: float) -> float:
@@ -370,9 +378,7 @@ class OneCycleLR(LRScheduler):
         """The rates of this step; momentum is set too."""
         step = self.last_epoch
         if step > self.total_steps:
-            raise ValueError(
-                f"Tried to step {step} times. The total number of steps is {self.total_steps}"
-            )
+            raise ValueError(f"Tried to step {step} times. The total number of steps is {self.total_steps}")
         low, high = self.momenta
         rates = []
         for group in self.optimizer.param_groups:

@@ -116,11 +116,15 @@ class Optimizer:
             listed = [p for _, p in listed]
         for p in listed:
             if not isinstance(p, Tensor):
-                raise TypeError(f"optimizer can only optimize Tensors, but one of the params is {type(p).__name__}")
+                raise TypeError(
+                    f"optimizer can only optimize Tensors, but one of the params is {type(p).__name__}"
+                )
             if not p.is_leaf:
                 raise ValueError("can't optimize a non-leaf Tensor")
         if len({id(p) for p in listed}) < len(listed):
-            raise ValueError("optimizer contains a parameter group with duplicate parameters; list each once")
+            raise ValueError(
+                "optimizer contains a parameter group with duplicate parameters; list each once"
+            )
         known = {id(p) for other in self.param_groups for p in other["params"]}
         if any(id(p) in known for p in listed):
             raise ValueError("some parameters appear in more than one parameter group")
@@ -206,7 +210,9 @@ class Optimizer:
         groups = []
         for own, new in pairs:
             of_number.update(zip(new["params"], own["params"], strict=True))
-            groups.append({**deepcopy({k: v for k, v in new.items() if k != "params"}), "params": own["params"]})
+            groups.append(
+                {**deepcopy({k: v for k, v in new.items() if k != "params"}), "params": own["params"]}
+            )
         state: defaultdict[Tensor, State] = defaultdict(dict)
         for number, values in state_dict["state"].items():
             p = of_number[number]

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from symgrad.creation import zeros_like
-from symgrad.optim.optimizer import Group, Optimizer, State, check_at_least_zero, needs_state, step_count
+from symgrad.optim.optimizer import (
+    Group,
+    Optimizer,
+    State,
+    check_at_least_zero,
+    needs_state,
+    step_count,
+)
 
 
 class RMSprop(Optimizer):

@@ -4,10 +4,11 @@ An op or composite states samples, error samples and a reference; from these fol
 value, shape and dtype (`check_value`), bits (`check_bits`), derivatives (`check_derivatives`),
 special values (`check_special`) and errors (`check_error`). `surviving_mutants` tests the
 checks themselves. ``python -m symgrad.testing OP`` reports on one op. Start reading at
-`symgrad.testing.samples`.
+`symgrad.testing.samples`. `assert_close` is torch.testing's, for anybody's tests.
 """
 
 from symgrad.testing.bits import check_bits
+from symgrad.testing.comparison import assert_close
 from symgrad.testing.derivatives import (
     along_symmetric,
     central_difference,
@@ -25,6 +26,7 @@ __all__ = [
     "Evaluator",
     "Subject",
     "along_symmetric",
+    "assert_close",
     "call",
     "central_difference",
     "check_backward",
