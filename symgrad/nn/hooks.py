@@ -29,20 +29,23 @@ def register(table: dict[int, Any], hook: Any, prepend: bool) -> RemovableHandle
 
 
 class _Passage(Call):
-    """An identity on some tensors that tells a function of their gradients."""
+    """An identity on some tensors that tells a function of their gradients.
 
-    def __init__(
-        self, name: str, nodes: Sequence[Expr], told: Callable[[list[Any]], Sequence[Any]]
-    ) -> None:
-        super().__init__(name, len(nodes), [(n.shape, n.dtype) for n in nodes])
+    With `fill` it tells of zeros for those that have no gradient.
+    """
+
+    def __init__(self, nodes: Sequence[Expr], told: Callable[[list[Any]], Sequence[Any]], fill: bool) -> None:
+        super().__init__("BackwardHookFunctionBackward", len(nodes), [(n.shape, n.dtype) for n in nodes])
         self.told = told
+        self.fill = fill
 
     def pull(self, node: Expr, cotangents: list[Expr | None]) -> Sequence[Expr | None]:
         """The gradients, as the hooks give them back."""
-        given = [
-            Tensor(self.zeros(k) if g is None else g) if node.args[k].requires_grad else None
-            for k, g in enumerate(cotangents)
-        ]
+        given = []
+        for k, g in enumerate(cotangents):
+            if g is None and self.fill and node.args[k].requires_grad:
+                g = self.zeros(k)
+            given.append(None if g is None or not node.args[k].requires_grad else Tensor(g))
         with users_code():
             found = self.told(given)
         return [None if g is None else g.expr() for g in found]
@@ -53,13 +56,13 @@ class _Passage(Call):
 
 
 def _passed(
-    name: str, values: tuple[Any, ...], told: Callable[[list[Any]], Sequence[Any]]
+    values: tuple[Any, ...], told: Callable[[list[Any]], Sequence[Any]], fill: bool
 ) -> tuple[Any, ...]:
     """Values with their tensors sent through a passage."""
     places = [k for k, v in enumerate(values) if isinstance(v, Tensor)]
     nodes = [values[k].expr() for k in places]
     made = list(values)
-    for k, result in zip(places, apply(_Passage(name, nodes, told), nodes, (), nodes), strict=True):
+    for k, result in zip(places, apply(_Passage(nodes, told, fill), nodes, (), nodes), strict=True):
         made[k] = Tensor(result)
     return tuple(made)
 
@@ -89,7 +92,7 @@ class BackwardHooks:
         if not STATE.grad or not any(args[k].requires_grad for k in tensors):
             return args
         self.places = tensors
-        return _passed("BackwardHookFunctionBackward", args, self._after)
+        return _passed(args, self._after, True)
 
     def around_outputs(self, result: Any) -> Any:
         """The result, watched."""
@@ -103,7 +106,7 @@ class BackwardHooks:
         def told(gradients: list[Any]) -> Sequence[Any]:
             return self._before(gradients, at, len(values))
 
-        passed = _passed("BackwardHookFunctionBackward", values, told)
+        passed = _passed(values, told, False)
         return passed if several else passed[0]
 
     def _before(self, gradients: list[Any], at: list[int], count: int) -> Sequence[Any]:
@@ -116,10 +119,11 @@ class BackwardHooks:
             new = hook(self.module, self.grad_outputs)
             if new is not None:
                 self.grad_outputs = _of_length(new, count, "Backward pre hook", "grad_output")
+        passed = [self.grad_outputs[k] for k in at]
         if not self.places:
             # No input has a gradient, so this is the moment.
             self._call((None,) * self.count)
-        return [self.grad_outputs[k] for k in at]
+        return passed
 
     def _after(self, gradients: list[Any]) -> Sequence[Any]:
         """Called with the inputs' gradients."""

@@ -170,7 +170,7 @@ class Module:
         if isinstance(value, Parameter):
             if parameters is None:
                 raise AttributeError("cannot assign parameters before Module.__init__() call")
-            self._forget(name)
+            self._forget(name, parameters)
             self.register_parameter(name, value)
         elif parameters is not None and name in parameters:
             if value is not None:
@@ -182,7 +182,7 @@ class Module:
         elif isinstance(value, Module):
             if modules is None:
                 raise AttributeError("cannot assign module before Module.__init__() call")
-            self._forget(name)
+            self._forget(name, modules)
             modules[name] = value
         elif modules is not None and name in modules:
             if value is not None:
@@ -192,7 +192,7 @@ class Module:
                 )
             modules[name] = None
         elif isinstance(value, Buffer) and buffers is not None:
-            self._forget(name)
+            self._forget(name, buffers)
             self.register_buffer(name, value, value.persistent)
         elif buffers is not None and name in buffers:
             if value is not None and not isinstance(value, Tensor):
@@ -216,10 +216,11 @@ class Module:
         tables = [*self._parameters, *self._buffers, *self._modules]
         return sorted({*object.__dir__(self), *(k for k in tables if k.isidentifier())})
 
-    def _forget(self, name: str) -> None:
-        """Take an attribute out of wherever it is."""
+    def _forget(self, name: str, kept: dict[str, Any]) -> None:
+        """Take an attribute out of wherever it is but one table, where it keeps its place."""
         for table in (self.__dict__, self._parameters, self._buffers, self._modules):
-            table.pop(name, None)
+            if table is not kept:
+                table.pop(name, None)
         self._non_persistent_buffers_set.discard(name)
 
     def _check_name(self, what: str, name: Any, own: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ dict per parameter. A subclass gives `update`, which changes one parameter. Star
 
 from __future__ import annotations
 
+import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from copy import deepcopy
@@ -122,8 +123,11 @@ class Optimizer:
             if not p.is_leaf:
                 raise ValueError("can't optimize a non-leaf Tensor")
         if len({id(p) for p in listed}) < len(listed):
-            raise ValueError(
-                "optimizer contains a parameter group with duplicate parameters; list each once"
+            warnings.warn(
+                "optimizer contains a parameter group with duplicate parameters; in future, this will cause "
+                "an error; each of them is changed as often as it is listed",
+                UserWarning,
+                stacklevel=3,
             )
         known = {id(p) for other in self.param_groups for p in other["params"]}
         if any(id(p) in known for p in listed):
