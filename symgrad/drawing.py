@@ -6,6 +6,7 @@ Start reading at `rand`.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from symgrad import dtypes
@@ -14,6 +15,7 @@ from symgrad.expr import Expr
 from symgrad.interface import unwrap, wrap
 from symgrad.op import cast_to
 from symgrad.ops.arithmetic import lt
+from symgrad.ops.complex_numbers import view_as_complex
 from symgrad.ops.random import draw
 from symgrad.ops.rounding import remainder
 from symgrad.random import Generator
@@ -34,11 +36,18 @@ def _shape(name: str, size: tuple[Any, ...]) -> tuple[int, ...]:
     return shape
 
 
-def _floating(name: str, dtype: Any) -> DType:
+def _floating(name: str, dtype: Any, parts: bool = False) -> DType:
     kind = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
-    if not kind.is_floating_point:
+    if not kind.is_floating_point and not (parts and kind.is_complex):
         raise RuntimeError(f"{name}: needs a floating dtype (got {kind!r}); use randint for integers")
     return kind
+
+
+def _drawn(kind: str, shape: tuple[int, ...], dtype: DType, generator: Generator | None) -> Expr:
+    """Random numbers; complex ones have both parts drawn alike."""
+    if dtype.is_complex:
+        return view_as_complex(draw(kind, (*shape, 2), dtype.to_real(), generator))  # type: ignore[no-any-return]
+    return draw(kind, shape, dtype, generator)
 
 
 def _finish(node: Expr, requires_grad: bool) -> Tensor:
@@ -62,7 +71,7 @@ def rand(
     >>> sg.rand(2, 3).shape
     symgrad.Size([2, 3])
     """
-    node = draw("uniform", _shape("rand", size), _floating("rand", dtype), generator)
+    node = _drawn("uniform", _shape("rand", size), _floating("rand", dtype, True), generator)
     return _finish(node, requires_grad)
 
 
@@ -73,9 +82,10 @@ def randn(
     device: Any = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """Standard normal numbers."""
-    node = draw("normal", _shape("randn", size), _floating("randn", dtype), generator)
-    return _finish(node, requires_grad)
+    """Standard normal numbers; complex ones have parts of variance 1/2."""
+    kind, shape = _floating("randn", dtype, True), _shape("randn", size)
+    node = _drawn("normal", shape, kind, generator)
+    return _finish(node * math.sqrt(0.5) if kind.is_complex else node, requires_grad)
 
 
 def _integers(

@@ -544,7 +544,28 @@ def equal(input: Tensor, other: Tensor) -> bool:
     return input.shape == other.shape and bool(np.array_equal(input.look(), other.look()))
 
 
-FUNCTIONS.update(allclose=allclose, equal=equal)
+def is_complex(input: Tensor) -> bool:
+    """Whether the dtype is complex."""
+    return input.is_complex()
+
+
+def is_floating_point(input: Tensor) -> bool:
+    """Whether the dtype is floating."""
+    return input.is_floating_point()
+
+
+def is_conj(input: Tensor) -> bool:
+    """Whether the tensor shows the conjugate of its memory."""
+    return input.is_conj()
+
+
+def resolve_conj(input: Tensor) -> Tensor:
+    """The tensor in memory of its own if that holds the conjugate."""
+    return input.resolve_conj()
+
+
+for _function in (allclose, equal, is_complex, is_floating_point, is_conj, resolve_conj):
+    FUNCTIONS[_function.__name__] = _function
 
 
 def _same(self: Tensor, *_: Any, **__: Any) -> Tensor:
@@ -562,6 +583,8 @@ _METHODS: dict[str, Callable[..., Any]] = {
     "type": _to,
     "double": _converter(dtypes.float64),
     "float": _converter(dtypes.float32),
+    "cfloat": _converter(dtypes.complex64),
+    "cdouble": _converter(dtypes.complex128),
     "long": _converter(dtypes.int64),
     "int": _converter(dtypes.int32),
     "short": _converter(dtypes.int16),
@@ -601,5 +624,5 @@ _PROPERTIES: dict[str, Callable[[Tensor], Any]] = {
     "H": _conjugate_transpose,
     "mH": _conjugate_transpose,
     "real": _real,
-    "imag": lambda x: FUNCTIONS["imag"](x),
+    "imag": FUNCTIONS["imag"],
 }

@@ -118,6 +118,7 @@ class PairedRecipe(Recipe):
         self.count = count
 
     def run(self, inputs: tuple[np.ndarray, ...]) -> tuple[list[np.ndarray], tuple[np.ndarray, ...]]:
+        """The roots' arrays, and the program's outputs with all values put together after them."""
         parts, made = super().run(tuple([as_parts(a) for a in inputs]))
         found = iter(parts)
         values = []

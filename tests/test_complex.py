@@ -12,7 +12,10 @@ from symgrad import func
 from symgrad.autograd import forward_ad, grad, gradcheck, gradgradcheck
 
 RNG = np.random.default_rng(11)
-FUNCTIONS = ["exp", "log", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "reciprocal", "square"]
+FUNCTIONS = [
+    "exp", "log", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "reciprocal", "square", "expm1", "log1p",
+    "log2", "log10", "arcsin", "arccos", "arctan", "arcsinh", "arccosh", "arctanh",
+]  # fmt: skip
 KINDS = {np.complex64: (sg.complex64, sg.float32, 2e-6), np.complex128: (sg.complex128, sg.float64, 4e-15)}
 
 
@@ -96,11 +99,17 @@ def close_in_range(made, wanted, rounding):
     assert apart.max() < rounding
 
 
-@pytest.mark.parametrize("name", ["exp", "log", "sqrt", "sinh", "cosh", "sin", "cos", "tanh", "tan"])
+@pytest.mark.parametrize("name", ["exp", "log", "sqrt", "sinh", "cosh", "sin", "cos", "tanh", "tan", "expm1", "log1p"])
 def test_functions_keep_their_range(name):
     with np.errstate(all="ignore"):
         made = getattr(sg, name)(sg.tensor(WIDE)).numpy()
     close_in_range(made, exactly(getattr(mpmath, name), WIDE), 2e-15)
+
+
+@pytest.mark.parametrize("name", ["arcsin", "arccos", "arctan", "arcsinh", "arccosh", "arctanh"])
+def test_inverse_functions_keep_their_range(name):
+    made = getattr(sg, name)(sg.tensor(WIDE)).numpy()
+    np.testing.assert_allclose(made, getattr(np, name)(WIDE), rtol=4e-15, atol=1e-320)
 
 
 def test_quotients_keep_their_range():
@@ -126,7 +135,7 @@ ANNEX_G = {
     "tanh": [(complex(INF, 1), 1), (complex(-INF, 1), -1), (0j, 0)],
     "sinh": [(complex(INF, 0), complex(INF, 0)), (complex(0, INF), complex(0, NAN))],
     "cosh": [(complex(INF, 0), complex(INF, 0))],
-    "reciprocal": [(complex(INF, INF), complex(NAN, NAN)), (complex(INF, 1), 0), (complex(1, INF), 0)],
+    "reciprocal": [(complex(INF, INF), 0), (complex(-INF, 2), 0), (complex(INF, 1), 0), (complex(1, INF), 0)],
 }
 
 
@@ -164,6 +173,18 @@ def test_comparisons_and_tests():
     assert sg.allclose(z[:1], sg.tensor([1.000001 + 2j]))
 
 
+def test_systems_and_inverses_are_numpys():
+    a, b = normal(2, 3, 3), normal(2, 3, 2)
+    t, u = sg.tensor(a), sg.tensor(b)
+    np.testing.assert_allclose(sg.linalg.solve(t, u).numpy(), np.linalg.solve(a, b), rtol=1e-11)
+    np.testing.assert_allclose(sg.linalg.inv(t).numpy(), np.linalg.inv(a), rtol=1e-11)
+    np.testing.assert_allclose(sg.linalg.solve(t[0], u[0, :, 0]).numpy(), np.linalg.solve(a[0], b[0, :, 0]), rtol=1e-11)
+    right = sg.linalg.solve(t[0], u[0].T, left=False).numpy()
+    np.testing.assert_allclose(right @ a[0], b[0].T, atol=1e-12)
+    assert gradcheck(sg.linalg.solve, (leaf(a[0]), leaf(b[0])))
+    assert gradgradcheck(sg.linalg.inv, (leaf(a[0]),))
+
+
 # -- dtypes -----------------------------------------------------------------------------
 
 
@@ -193,6 +214,18 @@ def test_python_numbers_printing_and_copies():
     assert pickle.loads(pickle.dumps(z)).item() == 1 + 2j
     assert (2j - z).tolist() == -1
     assert (1j / z).item() == pytest.approx(1j / (1 + 2j))
+
+
+def test_random_numbers():
+    sg.manual_seed(0)
+    z = sg.randn(2000, dtype=sg.complex128).numpy()
+    assert z.dtype == np.complex128
+    assert abs(np.mean(np.abs(z) ** 2) - 1) < 0.1
+    assert abs(np.mean(z.real * z.imag)) < 0.05
+    u = sg.rand(3, 500, dtype=sg.complex64).numpy()
+    assert u.dtype == np.complex64
+    assert u.real.min() >= 0
+    assert 0.45 < u.imag.mean() < 0.55
 
 
 def test_casts_to_real_say_what_they_lose():
@@ -269,6 +302,19 @@ def test_hessian_vector_product_is_the_difference_of_gradients():
     (found,) = grad(g, z, sg.tensor(direction))
     above, below = (gradient(values + s * h * direction)[1].numpy() for s in (1, -1))
     np.testing.assert_allclose(found.numpy(), (above - below) / (2 * h), rtol=1e-7)
+
+
+def test_derivatives_do_not_remember_the_numbers_of_another_program():
+    values = np.array([0.7 + 0.4j, -0.6 + 1.1j])
+    for factor in (2.5, 0.3 - 1j, 7j):
+        z = leaf(values)
+        (g,) = grad((1 / (z * factor)).abs().sum(), z, create_graph=True)
+        np.testing.assert_allclose(
+            g.detach().numpy(), by_differences(lambda v, c=factor: np.abs(1 / (v * c)), values, 1.0), rtol=1e-7
+        )
+        (h,) = grad(g.abs().sum(), z)
+        wanted = by_differences(lambda v, c=factor: np.abs(1 / np.abs(c) / np.abs(v) ** 2), values, 1.0)
+        np.testing.assert_allclose(h.numpy(), wanted, rtol=1e-6)
 
 
 def test_gradients_at_kinks_and_extremes():

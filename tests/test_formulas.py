@@ -34,7 +34,8 @@ from symgrad.ops.extrema import amax
 from symgrad.ops.movement import expand, flip, full, narrow_step, permute, reshape
 from symgrad.ops.reduce import sum  # noqa: A004
 from symgrad.ops.statistics import mean
-from symgrad.ops.transcendental import cos, exp, log, log1p, pow, sin, sqrt, tanh  # noqa: A004
+from symgrad.ops.power import pow  # noqa: A004
+from symgrad.ops.transcendental import cos, exp, log, log1p, sin, sqrt, tanh
 from symgrad.testing.samples import Subject, call, draw, identity, nodes, sample_cases, truth
 
 F64 = dtypes.float64

@@ -38,6 +38,7 @@ from symgrad.ops import (
     norms,
     padding,
     positions,
+    power,
     powers,
     random,
     reduce,
@@ -82,6 +83,7 @@ __all__ = [
     "norms",
     "padding",
     "positions",
+    "power",
     "powers",
     "random",
     "reduce",
@@ -104,7 +106,7 @@ def _operators() -> None:
         "sub": a.sub,
         "mul": a.mul,
         "truediv": a.div,
-        "pow": transcendental.pow,
+        "pow": power.pow,
     }
     for name, op in binary.items():
         setattr(Expr, f"__{name}__", _binary(op))

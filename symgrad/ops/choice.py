@@ -462,6 +462,9 @@ def nan_to_num(
     """NaN and infinities replaced by numbers: 0 and the largest finite ones by default."""
     if input.dtype.category < 2:
         return input
+    if input.dtype.is_complex:
+        parts = [nan_to_num(REGISTRY[part](input), nan, posinf, neginf) for part in ("real", "imag")]
+        return REGISTRY["complex"](*parts)
     limits = np.finfo(input.dtype.numpy)
     high = float(limits.max) if posinf is None else posinf
     low = float(limits.min) if neginf is None else neginf

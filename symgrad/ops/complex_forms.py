@@ -40,16 +40,17 @@ def _number(x: Expr, value: float) -> Expr:
     return constant(value, x.dtype, fixed=True)
 
 
-def _limits(x: Expr) -> tuple[Expr, Expr, Expr]:
-    """For the dtype of `x`: a large power of two, a small one, and how far to scale from it."""
-    powers = (1020, -960, 60) if x.dtype.itemsize == 8 else (124, -90, 30)
-    large, small, up = (_number(x, 2.0**p) for p in powers)
-    return large, small, up
+def _limits(x: Expr) -> tuple[Expr, Expr, Expr, Expr]:
+    """For the dtype of `x`: large and small powers of two, how far to scale from the small one, and
+    one beyond which squares leave 1 unchanged."""
+    powers = (1020, -960, 60, 60) if x.dtype.itemsize == 8 else (124, -90, 30, 30)
+    large, small, up, far = (_number(x, 2.0**p) for p in powers)
+    return large, small, up, far
 
 
 def _scale(size: Expr) -> Expr:
     """A power of 4 that brings a magnitude away from overflow and underflow."""
-    large, small, up = _limits(size)
+    large, small, up, _ = _limits(size)
     return r.where(size > large, _number(size, 2.0**-4), r.where(size < small, up, _number(size, 1.0)))
 
 
@@ -72,6 +73,9 @@ def div(x: Pair, y: Pair) -> Pair:
     first = r.abs(c) >= r.abs(d)
     big, small = r.where(first, c, d), r.where(first, d, c)
     p, q = r.where(first, a, b), r.where(first, b, a)
+    endless = r.eq(r.abs(big), _number(big, math.inf))
+    small = r.where(endless, r.where(r.eq(r.abs(small), r.abs(big)), r.copysign(1.0, small), 0.0), small)
+    big = r.where(endless, r.copysign(1.0, big), big)
     down = _scale(r.abs(big))
     shrink = r.where(r.maximum(r.abs(p), r.abs(q)) > _limits(a)[0], _number(a, 2.0**-4), _number(a, 1.0))
     big, small, p, q = big * down, small * down, p * shrink, q * shrink
@@ -80,7 +84,7 @@ def div(x: Pair, y: Pair) -> Pair:
     divisor = big + small * ratio
     sum_ = p + r.where(lost, _times(q / big, small), q * ratio)
     difference = q - r.where(lost, _times(p / big, small), p * ratio)
-    back = down / shrink
+    back = r.where(endless, 0.0, down / shrink)
     re = sum_ / divisor * back
     im = r.where(first, difference, -difference) / divisor * back
     zero = r.eq(big, 0.0)
@@ -251,3 +255,102 @@ def _repeated(z: Pair, exponent: int) -> Pair:
     if result is None:
         return one, zero
     return div((one, zero), result) if exponent < 0 else result
+
+
+# -- logarithms and roots of other kinds ---------------------------------------------------
+
+
+def rsqrt(z: Pair) -> Pair:
+    """1 / sqrt(z)."""
+    return div((_number(z[0], 1.0), _number(z[0], 0.0)), sqrt(z))
+
+
+def log2(z: Pair) -> Pair:
+    """The logarithm to base 2."""
+    re, im = log(z)
+    return re / _number(re, math.log(2.0)), im / _number(re, math.log(2.0))
+
+
+def log10(z: Pair) -> Pair:
+    """The logarithm to base 10."""
+    re, im = log(z)
+    return re / _number(re, math.log(10.0)), im / _number(re, math.log(10.0))
+
+
+def log1p(z: Pair) -> Pair:
+    """log(1 + z), accurate near 0."""
+    x, y = z
+    small = r.logical_and(r.abs(x) < 0.5, r.abs(y) < 0.5)
+    u, v = r.where(small, x, 0.0), r.where(small, y, 0.0)
+    near = r.log1p(u * (u + 2.0) + v * v) * 0.5
+    shifted = x + 1.0
+    return r.where(small, near, log_abs((shifted, y))), r.atan2(y, shifted)
+
+
+def expm1(z: Pair) -> Pair:
+    """exp(z) - 1, accurate near 0."""
+    x, y = z
+    re, im = exp(z)
+    half = r.sin(y * 0.5)
+    near = r.expm1(x) * r.cos(y) - half * half * 2.0
+    return r.where(r.abs(x) < 1.0, near, re - 1.0), im
+
+
+# -- inverses: Kahan's, each with its cuts where C99 has them --------------------------------
+
+
+def _roots(z: Pair) -> tuple[Pair, Pair]:
+    """sqrt(1 - z) and sqrt(1 + z)."""
+    x, y = z
+    return sqrt((1.0 - x, -y)), sqrt((x + 1.0, y))
+
+
+def _area(z: Pair, product: Expr) -> Expr:
+    """asinh of a product of roots; where that may overflow, the logarithm of 2|z|."""
+    large = r.maximum(r.abs(z[0]), r.abs(z[1])) > _limits(z[0])[3]
+    far = log_abs(z) + _number(z[0], math.log(2.0))
+    return r.where(large, far, r.asinh(r.where(large, 0.0, product)))
+
+
+def asin(z: Pair) -> Pair:
+    """Inverse sine."""
+    (a, b), (c, d) = _roots(z)
+    return r.atan2(z[0], a * c - b * d), r.copysign(_area(z, a * d - b * c), z[1])
+
+
+def acos(z: Pair) -> Pair:
+    """Inverse cosine."""
+    (a, b), (c, d) = _roots(z)
+    return r.atan2(a, c) * 2.0, r.copysign(_area(z, c * b - d * a), -z[1])
+
+
+def asinh(z: Pair) -> Pair:
+    """Inverse hyperbolic sine: -i asin(i z)."""
+    re, im = asin((-z[1], z[0]))
+    return im, -re
+
+
+def acosh(z: Pair) -> Pair:
+    """Inverse hyperbolic cosine."""
+    x, y = z
+    (a, b), (c, d) = sqrt((x - 1.0, y)), sqrt((x + 1.0, y))
+    return r.abs(_area(z, a * c + b * d)), r.atan2(b, c) * 2.0
+
+
+def atanh(z: Pair) -> Pair:
+    """Inverse hyperbolic tangent."""
+    x, y = z
+    size = r.abs(x)
+    apart = r.hypot(1.0 - size, y)
+    step = r.where(r.eq(apart, _number(x, math.inf)), 0.0, size / apart / apart)
+    four = _number(x, 4.0)
+    # Next to the poles the square of the distance may vanish, its logarithm does not.
+    close = (r.log(size * four) - r.log(apart) * 2.0) * 0.25
+    re = r.where(step > _limits(x)[3], close, r.log1p(step * four) * 0.25)
+    return r.copysign(re, x), (r.atan2(y, x + 1.0) - r.atan2(-y, 1.0 - x)) * 0.5
+
+
+def atan(z: Pair) -> Pair:
+    """Inverse tangent: -i atanh(i z)."""
+    re, im = atanh((-z[1], z[0]))
+    return im, -re

@@ -19,7 +19,7 @@ from symgrad import dtypes
 from symgrad.expr import Expr
 from symgrad.family import Elementwise, Movement, broadcast_shapes, composite, op
 from symgrad.op import CONSTANT, cast_to, constant, record
-from symgrad.ops.arithmetic import div, eq, where
+from symgrad.ops.arithmetic import cast, div, eq, where
 from symgrad.ops.choice import sign
 from symgrad.ops.movement import full, join_axis, narrow_step, reshape
 from symgrad.ops.transcendental import atan2, cos, hypot, sin
@@ -101,7 +101,7 @@ class real(Part):
         return sp.re(x)
 
     def adjoint(g: Expr, x: Expr) -> Any:
-        return (cast_to(g, x.dtype),)
+        return (cast(g, dtype=x.dtype),)
 
     def placed(base: Expr, value: Expr) -> Expr:
         return complex(value, imag(base))
@@ -149,8 +149,8 @@ class conj(Part):
             return input
         if input.op is conj and input.args:
             return input.args[0]
-        if input.op is CONSTANT:
-            return constant(input.value.conjugate(), input.dtype, fixed=input.attrs[0] is not None)
+        if input.op is CONSTANT and input.attrs[0] is not None:
+            return constant(input.attrs[0].conjugate(), input.dtype, fixed=True)
         return record(self, (input,), (), input.shape, input.dtype)  # type: ignore[arg-type]
 
     ref = np.conj
@@ -273,6 +273,14 @@ def angle(input: Expr) -> Expr:
         return atan2(imag(input), real(input))
     x = input if input.dtype.category == 2 else cast_to(input, dtypes.get_default_dtype())
     return where(eq(x, x), where(x < 0.0, constant(math.pi, x.dtype), constant(0.0, x.dtype)), x)
+
+
+@composite(ref=np.isreal, samples=(Case(Z), Case(T(3))))
+def isreal(input: Expr) -> Expr:
+    """Whether the imaginary part is 0."""
+    if input.dtype.is_complex:
+        return eq(imag(input), 0.0)  # type: ignore[no-any-return]
+    return full(True, input.shape, dtypes.bool_)
 
 
 @composite(

@@ -112,7 +112,7 @@ def logspace(
     start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: DType | None = None
 ) -> Expr:
     """`steps` powers of `base`, with exponents evenly spaced from `start` to `end`."""
-    from symgrad.ops.transcendental import pow
+    from symgrad.ops.power import pow
 
     kind = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
     exponents = _spaced("logspace", start, end, steps)

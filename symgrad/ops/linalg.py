@@ -20,9 +20,10 @@ from symgrad.errors import LinAlgError
 from symgrad.expr import Expr
 from symgrad.family import Library, broadcast_shapes, composite, op, refused
 from symgrad.ops.arithmetic import eq, keep
+from symgrad.ops.complex_numbers import complex, imag, real
 from symgrad.ops.contract import flipped, matmul
 from symgrad.ops.layout import axis_index
-from symgrad.ops.movement import diagonal, expand, full, permute, reshape
+from symgrad.ops.movement import diagonal, expand, full, join_axis, permute, reshape
 from symgrad.ops.reduce import count_of, part
 from symgrad.sample import Case, T
 
@@ -456,6 +457,8 @@ def _ref_linalg_solve(a: np.ndarray, b: np.ndarray, *, left: bool = True) -> Any
 def linalg_solve(A: Expr, B: Expr, *, left: bool = True) -> Expr:
     """Solution of A X = B, or of X A = B when not `left`."""
     name = "linalg.solve"
+    if A.dtype.is_complex and B.dtype is A.dtype and A.ndim > 1:
+        return _complex_solution(A, B, left)
     square(name, A)
     vector = _is_vector(A, B)
     b = reshape(B, (*B.shape, 1)) if vector else B
@@ -467,6 +470,32 @@ def linalg_solve(A: Expr, B: Expr, *, left: bool = True) -> Expr:
         result = many_columns(name, general_solve, a, b)
         return reshape(result, result.shape[:-1]) if vector else result
     return flipped(many_columns(name, general_solve, a, flipped(b)))
+
+
+def _embedded(a: Expr) -> Expr:
+    """The real matrix of twice the size that maps (real, imaginary) parts as the complex one does."""
+    re, im = real(a), imag(a)
+    rows = a.ndim - 2
+    return join_axis(  # type: ignore[no-any-return]
+        join_axis(re, -im, dim=rows + 1), join_axis(im, re, dim=rows + 1), dim=rows
+    )
+
+
+def _of_halves(x: Expr) -> Expr:
+    """Complex rows from real ones above imaginary ones."""
+    rows, n = x.ndim - 2, x.shape[-2] // 2
+    return complex(part(x, rows, 0, n), part(x, rows, n, n))  # type: ignore[no-any-return]
+
+
+def _complex_solution(a: Expr, b: Expr, left: bool) -> Expr:
+    vector = _is_vector(a, b)
+    if vector:
+        b = reshape(b, (*b.shape, 1))
+    elif not left:
+        return flipped(_complex_solution(flipped(a), flipped(b), True))
+    halves = join_axis(real(b), imag(b), dim=b.ndim - 2)
+    result = _of_halves(linalg_solve(_embedded(a), halves))
+    return reshape(result, result.shape[:-1]) if vector else result
 
 
 def _inverse_or_infinity(m: np.ndarray) -> np.ndarray:
@@ -525,6 +554,8 @@ class inverse_matrix(Library):
 )
 def linalg_inv(A: Expr) -> Expr:
     """Inverse of square matrices."""
+    if A.dtype.is_complex and A.ndim > 1:
+        return _of_halves(part(linalg_inv(_embedded(A)), A.ndim - 1, 0, A.shape[-1]))
     square("linalg.inv", A)
     return inverse_matrix(A, check=True)
 

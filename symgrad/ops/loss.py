@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from symgrad.expr import Expr
-from symgrad.family import Elementwise, composite, op
+from symgrad.family import Elementwise, composite, op, refused
 from symgrad.op import cast_to, value_of
 from symgrad.ops.arithmetic import add, div, eq, le, logical_and, lt, mul, ne, neg, sub, where
 from symgrad.ops.choice import abs as absolute
@@ -92,6 +92,8 @@ def mse_loss(
 ) -> Expr:
     """Squared difference."""
     difference = sub(input, target)
+    if difference.dtype.is_complex:
+        raise refused("mse_loss", difference.dtype)
     return _mean_of(mul(difference, difference), weight, _way(reduction, size_average, reduce))
 
 

@@ -25,6 +25,7 @@ from symgrad.ops.complex_numbers import imag, real
 from symgrad.ops.contract import matmul
 from symgrad.ops.extrema import amax, amin
 from symgrad.ops.movement import diagonal, full, permute, reshape
+from symgrad.ops.power import pow
 from symgrad.ops.reduce import (
     OUT_OF_RANGE,
     Dims,
@@ -33,7 +34,7 @@ from symgrad.ops.reduce import (
     reduced_dims,
     sum,
 )
-from symgrad.ops.transcendental import exp, log, pow, sqrt
+from symgrad.ops.transcendental import exp, log, sqrt
 from symgrad.sample import Case, T
 
 

@@ -1,4 +1,4 @@
-"""Exponential, logarithmic, trigonometric and hyperbolic functions, and powers.
+"""Exponential, logarithmic, trigonometric and hyperbolic functions.
 
 Their vector code is `symgrad.codegen.vmath`; here stand what they are and how they change.
 Derivative formulas are chosen for range: they neither overflow nor lose their tails where the
@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from symgrad.expr import Expr
-from symgrad.family import Elementwise, composite, op
+from symgrad.family import Elementwise, op
 from symgrad.ops import complex_forms
-from symgrad.ops.arithmetic import Binary, eq, logical_and, where
+from symgrad.ops.arithmetic import Binary, eq, where
 from symgrad.sample import Case, T
 
 LN2 = math.log(2.0)
@@ -125,6 +125,7 @@ class expm1(Unary):
     """exp(x) - 1, accurate near 0."""
 
     ref = np.expm1
+    parts = complex_forms.expm1
 
     def sympy(sp: Any, x: Any) -> Any:
         return sp.exp(x) - 1
@@ -158,6 +159,7 @@ class log2(PositiveUnary):
     """Logarithm to base 2; exact for powers of two."""
 
     ref = np.log2
+    parts = complex_forms.log2
 
     def sympy(sp: Any, x: Any) -> Any:
         return sp.log(x, 2)
@@ -174,6 +176,7 @@ class log10(PositiveUnary):
     """Logarithm to base 10."""
 
     ref = np.log10
+    parts = complex_forms.log10
 
     def sympy(sp: Any, x: Any) -> Any:
         return sp.log(x, 10)
@@ -192,6 +195,7 @@ class log1p(Unary):
     domain = (-0.9, 4.0)
     samples = (Case(T(2, 3, lo=-0.8, hi=3)), Case(T(lo=-0.8, hi=3)), Case(T(0)))
     ref = np.log1p
+    parts = complex_forms.log1p
 
     def sympy(sp: Any, x: Any) -> Any:
         return sp.log(1 + x)
@@ -226,6 +230,7 @@ class rsqrt(PositiveUnary):
     """1 / sqrt(x)."""
 
     cost = 12.0
+    parts = complex_forms.rsqrt
 
     def ref(x: Any) -> Any:
         return 1.0 / np.sqrt(x)
@@ -299,6 +304,7 @@ class asin(UnitUnary):
 
     aliases = ("arcsin",)
     ref = np.arcsin
+    parts = complex_forms.asin
 
     def sympy(sp: Any, x: Any) -> Any:
         return sp.asin(x)
@@ -316,6 +322,7 @@ class acos(UnitUnary):
 
     aliases = ("arccos",)
     ref = np.arccos
+    parts = complex_forms.acos
 
     def sympy(sp: Any, x: Any) -> Any:
         return sp.acos(x)
@@ -333,6 +340,7 @@ class atan(Unary):
 
     aliases = ("arctan",)
     ref = np.arctan
+    parts = complex_forms.atan
 
     def sympy(sp: Any, x: Any) -> Any:
         return sp.atan(x)
@@ -478,11 +486,14 @@ class asinh(Unary):
 
     aliases = ("arcsinh",)
     ref = np.arcsinh
+    parts = complex_forms.asinh
 
     def sympy(sp: Any, x: Any) -> Any:
         return sp.asinh(x)
 
     def partials(out: Expr, x: Expr) -> Any:
+        if x.dtype.is_complex:
+            return (rsqrt(x * x + 1.0),)
         return (1.0 / hypot(x, 1.0),)
 
     def lower(b: Any, x: Any) -> Any:
@@ -497,6 +508,7 @@ class acosh(Unary):
     domain = (1.05, 5.0)
     samples = (Case(T(2, 3, lo=1.1, hi=4)), Case(T(lo=1.1, hi=4)), Case(T(0)))
     ref = np.arccosh
+    parts = complex_forms.acosh
 
     def sympy(sp: Any, x: Any) -> Any:
         return sp.acosh(x)
@@ -514,6 +526,7 @@ class atanh(UnitUnary):
 
     aliases = ("arctanh",)
     ref = np.arctanh
+    parts = complex_forms.atanh
 
     def sympy(sp: Any, x: Any) -> Any:
         return sp.atanh(x)
@@ -523,82 +536,3 @@ class atanh(UnitUnary):
 
     def lower(b: Any, x: Any) -> Any:
         return b.math("atanh", x)
-
-
-@op
-class pow(Binary):
-    """Power x**y.
-
-    A Python number as exponent is compiled in, and its derivative drops to the exact lower
-    power; the derivative in the exponent is 0 at x = 0 for y >= 0, as in torch.
-    """
-
-    cost = 25.0
-    fixed_operands = (1,)
-    parameters = ("input", "exponent")
-    errors = (
-        Case(T(2, dtype="int"), -1, match="Integers to negative integer powers are not allowed"),
-    )
-    parts = complex_forms.pow
-    ref = np.power
-    samples = (
-        Case(T(2, 3, lo=0.2, hi=2), T(2, 3)),
-        Case(T(4, 1, lo=0.2, hi=2), T(3)),
-        Case(T(5), 2),
-        Case(T(5), 3.0),
-        Case(T(5, lo=0.5, hi=2), -1.5),
-        Case(T(6, lo=-3, hi=3, dtype="int"), T(6, lo=0, hi=4, dtype="int")),
-        Case(2.0, T(4)),
-    )
-
-    def operands(self, args: Any) -> tuple[Expr, ...]:
-        base, exponent = Elementwise.operands(self, args)  # type: ignore[arg-type]
-        if base.dtype.category < 2 and not isinstance(args[1], Expr) and args[1] < 0:
-            raise RuntimeError(
-                "pow: Integers to negative integer powers are not allowed (got exponent "
-                f"{args[1]}); use a floating base"
-            )
-        return base, exponent
-
-    def sympy(sp: Any, x: Any, y: Any) -> Any:
-        return x**y
-
-    def partials(out: Expr, x: Expr, y: Expr) -> Any:
-        fixed = y.attrs[0] if y.op.family == "leaf" and y.attrs else None
-        if out.dtype.category == 3:
-            return _complex_partials(out, x, y, fixed)
-        if fixed == 0:
-            return 0.0, where(x > 0, log(x), 0.0) if y.requires_grad else None
-        if fixed is not None:
-            return _lowered(x, fixed), None
-        in_base = where(eq(y, 0.0), 0.0, y * pow(x, y - 1.0))
-        in_exponent = where(logical_and(eq(x, 0.0), y >= 0.0), 0.0, out * log(x))
-        return in_base, in_exponent
-
-    def lower(b: Any, x: Any, y: Any) -> Any:
-        return b.power(x, y)
-
-
-def _complex_partials(out: Expr, x: Expr, y: Expr, fixed: Any) -> Any:
-    """The holomorphic derivatives of a complex power; that in the exponent is 0 at x = 0."""
-    if fixed is not None and fixed.imag == 0.0:
-        return (0.0 if fixed == 0 else _lowered(x, fixed.real)), None
-    in_base = where(eq(y, 0.0), 0.0, y * pow(x, y - 1.0))
-    return in_base, where(eq(x, 0.0), 0.0, out * log(x))
-
-
-def _lowered(x: Expr, exponent: float) -> Expr:
-    """exponent * x**(exponent - 1).
-
-    Powers 1 and 0 stay powers, which cost nothing and print as x and 1: a derivative of any order
-    of a power depends on x by its form, so that the one after it is 0 and not an error.
-    """
-    if exponent == 1:
-        return pow(x, 0.0)  # type: ignore[no-any-return]
-    return float(exponent) * pow(x, float(exponent) - 1.0)  # type: ignore[no-any-return]
-
-
-@composite(ref=np.square, samples=(Case(T(2, 3)), Case(T(3, dtype="int"))))
-def square(input: Expr) -> Expr:
-    """The square x * x, of integers an integer."""
-    return pow(input, 2)  # type: ignore[no-any-return]
