@@ -2,7 +2,8 @@
 
 Structures:
 
-* `Compiled`: what `compile` returns; callable, with `formula`, `schedule`, `llvm` and `asm`.
+* `Compiled`: what `compile` returns; callable, with `into`, `formula`, `schedule`, `llvm`, `asm`,
+  `memory` and `report`.
 * `Trace`: one traced structure of arguments: input and output nodes, the captured tensors that
   are read at each call, and its program.
 
@@ -105,6 +106,8 @@ class Trace:
     tree : the result's shape, with `_Leaf` for each output.
     written : list of (Tensor, Expr)
         Captured tensors that the function changes in place, with their new values.
+    writer : callable or None
+        The native function that writes results into given arrays, once it was made.
     """
 
     def __init__(self, function: Callable[..., Any], tree: Any, kinds: tuple[Any, ...]) -> None:
@@ -131,6 +134,7 @@ class Trace:
         self.draws = capture.draws
         self.written = capture.undo()
         self._recipe: runtime.Recipe | None = None
+        self.writer: Callable[..., Any] | None = None
 
     def _output(self, value: Any) -> Expr:
         if isinstance(value, Tensor):
@@ -161,12 +165,22 @@ class Trace:
 
     def run(self, leaves: list[Any]) -> list[np.ndarray]:
         """Arrays of the roots for given leaves."""
-        arrays = [_array(leaf) for leaf in leaves]
-        arrays += [t.look() for t, _ in self.captured]
-        arrays += [key_array(generator.next_key()) for generator, _ in self.draws]
+        keys = [key_array(generator.next_key()) for generator, _ in self.draws]
+        return self.recipe.run(self.arrays(leaves, keys))[0]
+
+    def arrays(self, leaves: list[Any], keys: list[np.ndarray]) -> tuple[np.ndarray, ...]:
+        """The recipe's inputs for given leaves and keys of random generators."""
+        arrays = [*[_array(leaf) for leaf in leaves], *[t.look() for t, _ in self.captured], *keys]
+        sources = self.recipe.sources
+        return tuple([s if isinstance(s, np.ndarray) else arrays[s] for s in sources])
+
+    @property
+    def native(self) -> bool:
+        """Whether a native entry can run it: nothing of it is known to Python alone."""
         recipe = self.recipe
-        inputs = tuple([s if isinstance(s, np.ndarray) else arrays[s] for s in recipe.sources])
-        return recipe.run(inputs)[0]
+        return recipe.program.native and not (
+            recipe.paired or self.written or self.draws or self.captured
+        )
 
     def replay(self, leaves: list[Any]) -> list[Expr]:
         """The roots recorded again on the nodes of given leaves."""
@@ -191,6 +205,73 @@ class Trace:
         return [new[id(r)] for r in self.roots()]
 
 
+def _fitting(out: Any, trace: Trace) -> list[np.ndarray]:
+    """The arrays of `out`, one per result of a trace, if they can take the results."""
+    found: list[Any] = []
+    if not _follow(out, trace.tree, found):
+        raise TypeError(
+            "into: `out` is not nested as the result is, with an array for each of its tensors "
+            f"(got {_nesting(_flatten(out, []))}, the result is {_nesting(trace.tree)}); pass it so"
+        )
+    for number, (array, node) in enumerate(zip(found, trace.outputs, strict=True)):
+        which = f"array {number} of `out`" if len(found) > 1 else "`out`"
+        if type(array) is not np.ndarray:
+            raise TypeError(
+                f"into: {which} is no array (got {type(array).__name__}); pass "
+                f"numpy.empty({node.shape}, {node.dtype.numpy.name!r})"
+            )
+        if array.shape != node.shape:
+            raise ValueError(
+                f"into: {which} has the wrong shape (got {array.shape}, the result has "
+                f"{node.shape}); pass numpy.empty({node.shape}, {node.dtype.numpy.name!r})"
+            )
+        if array.dtype != node.dtype.numpy:
+            raise TypeError(
+                f"into: {which} has the wrong dtype (got {array.dtype}, the result has "
+                f"{node.dtype.numpy.name}); pass numpy.empty({node.shape}, {node.dtype.numpy.name!r})"
+            )
+        if not array.flags.writeable:
+            raise ValueError(f"into: {which} is read-only (got flags.writeable False); pass a copy")
+        for other in found[:number]:
+            if np.may_share_memory(other, array) and np.shares_memory(other, array):
+                raise ValueError(
+                    f"into: {which} shares memory with another one (got shapes {other.shape} and "
+                    f"{array.shape}); pass arrays of their own"
+                )
+    return found
+
+
+def _follow(out: Any, tree: Any, found: list[Any]) -> bool:
+    """Whether `out` is nested as a result's tree; what stands for its leaves is appended."""
+    if isinstance(tree, _Leaf):
+        found.append(out)
+        return True
+    kind = tree[0]
+    if kind == "static":
+        return type(out) is tree[1] and out == tree[2]
+    if kind == "dict":
+        if type(out) is not dict or out.keys() != dict(tree[1:]).keys():
+            return False
+        return all(_follow(out[k], t, found) for k, t in tree[1:])
+    parts = tree[1 + (kind == "named") :]
+    wanted = tree[1] if kind == "named" else tuple if kind == "tuple" else list
+    if type(out) is not wanted or len(out) != len(parts):
+        return False
+    return all(_follow(o, t, found) for o, t in zip(out, parts, strict=True))
+
+
+def _nesting(tree: Any) -> str:
+    """How a result is nested, with a star for each tensor."""
+    if isinstance(tree, _Leaf):
+        return "*"
+    if tree[0] == "static":
+        return repr(tree[2])
+    if tree[0] == "dict":
+        return "{" + ", ".join(f"{k!r}: {_nesting(t)}" for k, t in tree[1:]) + "}"
+    parts = ", ".join(_nesting(t) for t in tree[1 + (tree[0] == "named") :])
+    return f"[{parts}]" if tree[0] == "list" else f"({parts})"
+
+
 def _array(leaf: Any) -> np.ndarray:
     if isinstance(leaf, Tensor):
         return leaf.look()
@@ -210,6 +291,7 @@ class Compiled:
         self._traces: dict[Any, Trace] = {}
         self._last: Trace | None = None
         self._entry: Any = None
+        self._writer: Callable[..., Any] = self._write
         self.__name__ = getattr(function, "__name__", "compiled")
         self.__doc__ = function.__doc__
 
@@ -238,6 +320,10 @@ class Compiled:
         tensors = any(isinstance(leaf, Tensor) for leaf in leaves) or bool(trace.captured)
         if not tensors:
             self._bind(trace, args, kwargs)
+        return _unflatten(trace.tree, self._compute(trace, leaves))
+
+    def _compute(self, trace: Trace, leaves: list[Any]) -> list[Any]:
+        """The results for given leaves; writes what the function changes in place."""
         records = STATE.grad and any(
             t.requires_grad for t in [*leaves, *[c for c, _ in trace.captured]] if isinstance(t, Tensor)
         )
@@ -256,18 +342,64 @@ class Compiled:
             # A leaf's new value was written under no_grad in the trace, and so it is here.
             with grad_mode(records and node.op is not INPUT):
                 target.write(value.expr())
-        return _unflatten(trace.tree, results[: len(trace.outputs)])
+        return results[: len(trace.outputs)]
 
     def _bind(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Make the native entry recognise this structure from now on."""
         from symgrad.codegen.bind import bind_entry
 
-        recipe = trace.recipe
-        if kwargs or recipe.paired or not recipe.program.native or trace.written or trace.draws:
+        if kwargs or not trace.native:
             return
-        self._entry = bind_entry(
-            self, recipe, args, trace.tree, self._dispatch
-        )
+        self._entry = bind_entry(self, trace.recipe, args, trace.tree, self._dispatch)
+
+    # -- results in given arrays ------------------------------------------------------
+
+    def into(self, out: Any, *args: Any) -> Any:
+        """Call the function and write its results into given arrays.
+
+        Parameters
+        ----------
+        out : ndarray, or nested list, tuple or dict of them
+            As the function's result, with an array for each tensor of it (a 0-d one for a
+            number), of its shape and dtype. They may share memory with arguments, not with each
+            other.
+        *args
+            The function's arguments. No derivative is recorded.
+
+        Returns
+        -------
+        The object `out`. Contiguous arrays are written by the compiled program itself, without
+        a copy and without Python.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `out` does not fit the result, or is read-only.
+
+        Examples
+        --------
+        >>> import numpy as np, symgrad as sg
+        >>> f = sg.compile(lambda x: (x * 2, x.sum()))
+        >>> twice, total = np.empty(3), np.empty(())
+        >>> _ = f.into((twice, total), np.array([1.0, 2.0, 3.0]))
+        >>> twice, total
+        (array([2., 4., 6.]), array(6.))
+        """
+        return self._writer(out, *args)
+
+    def _write(self, out: Any, *args: Any) -> Any:
+        """The road of `into` that no native function recognised."""
+        from symgrad.codegen.bind import into_entry
+
+        trace, leaves, _ = self._trace(args, {})
+        if trace.writer is None and trace.native and not any(isinstance(x, Tensor) for x in leaves):
+            trace.writer = into_entry(trace.recipe, args, trace.tree, self._write)
+        targets = _fitting(out, trace)
+        if trace.writer is not None:
+            self._writer = trace.writer
+        for target, value in zip(targets, self._compute(trace, leaves), strict=True):
+            target[...] = value.look() if isinstance(value, Tensor) else value
+        return out
 
     # -- looking ----------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """The native entry of a compiled function: from a recipe and sample arguments to an `EntrySpec`.
 
-Start reading at `bind_entry`.
+`bind_entry` makes a function that returns new arrays, `into_entry` one that writes into given ones.
+Start reading at `_spec`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from symgrad.codegen import entry_class, plan
-from symgrad.codegen.entry import make_entry
+from symgrad.codegen.entry import make_entry, make_into
 from symgrad.codegen.entry_spec import (
     ArrayLeaf,
     DictOf,
@@ -60,6 +61,44 @@ def bind_entry(
         The result's tree as `symgrad.compiled` flattens it.
     fallback : callable
         For all other arguments.
+    """
+    spec = _spec(recipe, args, tree, fallback, False)
+    if spec is None:
+        return None
+    made = make_entry(spec)
+    entry_class.bind(target, made)
+    return made
+
+
+def into_entry(
+    recipe: Any, args: tuple[Any, ...], tree: Any, fallback: Callable[..., Any]
+) -> Callable[..., Any] | None:
+    """A built-in function ``f(out, *args)`` that runs a recipe and writes into `out`.
+
+    Parameters
+    ----------
+    recipe, args, tree, fallback
+        As for `bind_entry`. The fallback gets `out` too.
+
+    Returns
+    -------
+    callable or None
+        None where a result is not an array of its own: an argument itself, or one met twice.
+    """
+    spec = _spec(recipe, args, tree, fallback, True)
+    return None if spec is None else make_into(spec).function
+
+
+def _spec(
+    recipe: Any,
+    args: tuple[Any, ...],
+    tree: Any,
+    fallback: Callable[..., Any],
+    given: bool,
+) -> EntrySpec | None:
+    """What an entry takes, runs and gives; None if it cannot.
+
+    Results are `given` arrays, 0-d ones too, or new arrays and Python numbers.
     """
     program = recipe.program
     slot_of_leaf: dict[int, int] = {}
@@ -115,6 +154,8 @@ def bind_entry(
         nonlocal order
         if hasattr(part, "number"):
             is_input, number, shape = recipe.results[part.number]
+            if given and (is_input or number in met):
+                raise _NotNativeError
             if is_input:
                 source = recipe.sources[number]
                 if not isinstance(source, int):
@@ -128,13 +169,13 @@ def bind_entry(
             node = program.outputs[number]
             met[number] = (order, shape)
             order += 1
-            if shape:
+            if shape or given:
                 return NewArray(node.dtype.numpy, shape, first_output + number)
             if node.dtype.name not in _SCALARS:
                 raise _NotNativeError
             return Scalar(node.dtype.numpy, first_output + number)
         kind = part[0]
-        if kind == "static":
+        if kind == "static" and not given:
             return Static(part[2])
         if kind == "tuple":
             return TupleOf(tuple(result(p) for p in part[1:]))
@@ -151,7 +192,7 @@ def bind_entry(
     whole = program.whole_plan()
     keep.append(whole)
     first_piece = first_output + len(program.outputs)
-    spec = EntrySpec(
+    return EntrySpec(
         inputs=inputs,
         output=output,
         slots=first_piece + len(program.pieces) + (program.status_slot is not None),
@@ -165,9 +206,6 @@ def bind_entry(
         status_slot=program.status_slot,
         keep=tuple(keep),
     )
-    made = make_entry(spec)
-    entry_class.bind(target, made)
-    return made
 
 
 class _NotNativeError(Exception):
