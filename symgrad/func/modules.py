@@ -109,8 +109,8 @@ def functional_call(
     if strict:
         missing, unknown = sorted(own.keys() - values.keys()), sorted(values.keys() - own.keys())
         if missing or unknown:
-            parts = [f"Unexpected key(s): {', '.join(unknown)}."] if unknown else []
-            parts += [f"Missing key(s): {', '.join(missing)}."] if missing else []
+            parts = [f"Unexpected key(s): {', '.join(map(repr, unknown))}."] if unknown else []
+            parts += [f"Missing key(s): {', '.join(map(repr, missing))}."] if missing else []
             raise RuntimeError(
                 f"Error(s) in reparametrizing for {type(module).__name__}:\n\t" + "\n\t".join(parts)
             )

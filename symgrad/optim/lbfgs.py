@@ -71,12 +71,16 @@ def strong_wolfe(
     point : _Point
     evaluations : int
     """
+
+    def falls_enough(point: _Point) -> bool:
+        return point.loss <= start.loss + c1 * point.at * start.slope
+
     new = evaluate(first)
     count = 1
     before = start
     bracket: list[_Point] = []
     for step in range(most):
-        if new.loss > start.loss + c1 * new.at * start.slope or (step > 1 and new.loss >= before.loss):
+        if not falls_enough(new) or (step > 1 and new.loss >= before.loss):
             bracket = [before, new]
             break
         if abs(new.slope) <= -c2 * start.slope:
@@ -92,7 +96,8 @@ def strong_wolfe(
         bracket = [start, new]
 
     stuck = False
-    best = 0 if bracket[0].loss <= bracket[1].loss else 1
+    # The better end has to satisfy the first condition, or the bracket may close around nothing.
+    best = 1 if bracket[1].loss < bracket[0].loss and falls_enough(bracket[1]) else 0
     for _ in range(most):
         low, high = sorted(point.at for point in bracket)
         if abs(high - low) * size < tolerance:
@@ -113,9 +118,8 @@ def strong_wolfe(
             stuck = False
         new = evaluate(at)
         count += 1
-        if new.loss > start.loss + c1 * at * start.slope or new.loss >= bracket[best].loss:
+        if not falls_enough(new) or new.loss >= bracket[best].loss:
             bracket[1 - best] = new
-            best = 0 if bracket[0].loss <= bracket[1].loss else 1
             continue
         if abs(new.slope) <= -c2 * start.slope:
             return new, count

@@ -423,6 +423,7 @@ class SequentialLR(LRScheduler):
             set_rate(group, group["initial_lr"])
         for scheduler in self._schedulers:
             scheduler.last_epoch -= 1
+            scheduler._step_count -= 1
         self._schedulers[0].step()
         self._last_lr = self._schedulers[0].get_last_lr()
 

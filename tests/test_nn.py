@@ -1,0 +1,652 @@
+"""Modules: what they compute by NumPy and SciPy, what they register, how hooks and state behave."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from scipy import signal, special
+
+import symgrad as sg
+from symgrad import nn
+
+F64 = sg.float64
+
+
+def numbers(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape)
+
+
+def T(array, **kwargs):
+    return sg.tensor(np.asarray(array, float), dtype=F64, **kwargs)
+
+
+def close(found, expected, tol=1e-12):
+    np.testing.assert_allclose(np.asarray(found.detach().numpy()), expected, rtol=tol, atol=tol)
+
+
+def filled(module, seed=1):
+    """The module in float64 with known parameters."""
+    module.double()
+    for k, p in enumerate(module.parameters()):
+        p.data.copy_(T(numbers(*p.shape, seed=seed + k)))
+    return module
+
+
+# -- layers -------------------------------------------------------------------------------
+
+
+def test_linear_and_bilinear_are_numpys_products():
+    x, y = numbers(5, 3), numbers(5, 4, seed=2)
+    line = filled(nn.Linear(3, 2))
+    close(line(T(x)), x @ line.weight.detach().numpy().T + line.bias.detach().numpy())
+    both = filled(nn.Bilinear(3, 4, 2, bias=False))
+    close(both(T(x), T(y)), np.einsum("bi,oij,bj->bo", x, both.weight.detach().numpy(), y))
+
+
+def test_convolution_is_scipys_correlation():
+    image = numbers(2, 3, 7, 6)
+    layer = filled(nn.Conv2d(3, 4, (3, 2)))
+    kernels, bias = layer.weight.detach().numpy(), layer.bias.detach().numpy()
+    expected = [
+        [
+            sum(signal.correlate2d(image[n, c], kernels[o, c], "valid") for c in range(3)) + bias[o]
+            for o in range(4)
+        ]
+        for n in range(2)
+    ]
+    close(layer(T(image)), np.array(expected))
+
+
+@pytest.mark.parametrize(("mode", "theirs"), [("zeros", "fill"), ("reflect", "symm"), ("circular", "wrap")])
+def test_convolution_pads_as_asked(mode, theirs):
+    image = numbers(5, 5)
+    layer = filled(nn.Conv2d(1, 1, 3, padding=1, padding_mode=mode, bias=False))
+    kernel = layer.weight.detach().numpy()[0, 0]
+    if mode == "reflect":
+        expected = signal.correlate2d(np.pad(image, 1, mode="reflect"), kernel, "valid")
+    else:
+        expected = signal.correlate2d(image, kernel, "same", boundary=theirs)
+    close(layer(T(image[None]))[0], expected)
+
+
+def test_gradient_of_a_convolution_is_the_full_convolution():
+    x, g = numbers(9), numbers(6, seed=3)
+    kernel = numbers(4, seed=4)
+    leaf, weight = T(x[None, None], requires_grad=True), T(kernel[None, None], requires_grad=True)
+    nn.functional.conv1d(leaf, weight).backward(T(g[None, None]))
+    close(leaf.grad[0, 0], np.convolve(g, kernel, "full"))
+    close(weight.grad[0, 0], np.correlate(x, g, "valid"))
+
+
+def test_maximum_of_a_window_gives_its_gradient_to_the_first_of_equals():
+    x = T([[[1.0, 1.0, 2.0, 3.0, 3.0, 3.0]]], requires_grad=True)
+    nn.MaxPool1d(3)(x).sum().backward()
+    assert x.grad.tolist() == [[[0.0, 0.0, 1.0, 1.0, 0.0, 0.0]]]
+
+
+def test_pooling_tells_where_the_largest_elements_are():
+    x = numbers(2, 3, 6, 7)
+    values, places = nn.functional.max_pool2d(T(x), (2, 3), (2, 2), (1, 1), return_indices=True)
+    plane = x.reshape(2, 3, -1)
+    np.testing.assert_array_equal(
+        np.take_along_axis(plane, places.numpy().reshape(2, 3, -1), 2), values.numpy().reshape(2, 3, -1)
+    )
+
+
+def test_mean_of_windows_counts_padding_only_if_asked():
+    x = T([[[1.0, 2.0, 3.0]]])
+    assert nn.AvgPool1d(2, 2, 1)(x).tolist() == [[[0.5, 2.5]]]
+    assert nn.AvgPool1d(2, 2, 1, count_include_pad=False)(x).tolist() == [[[1.0, 2.5]]]
+    assert nn.AvgPool1d(2, 2, ceil_mode=True)(x).tolist() == [[[1.5, 3.0]]]
+
+
+def test_embedding_gives_rows_and_trains_no_padding():
+    table = nn.Embedding(4, 2, padding_idx=-1)
+    assert table.weight[3].tolist() == [0.0, 0.0]
+    rows = table(sg.tensor([3, 0, 0]))
+    assert rows.tolist() == table.weight.detach().numpy()[[3, 0, 0]].tolist()
+    rows.sum().backward()
+    assert table.weight.grad.tolist() == [[2.0, 2.0], [0.0, 0.0], [0.0, 0.0], [0.0, 0.0]]
+
+
+def test_normalisations_by_numpy():
+    x = numbers(3, 6)
+    layer = filled(nn.LayerNorm(6))
+    scaled = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5)
+    close(layer(T(x)), scaled * layer.weight.detach().numpy() + layer.bias.detach().numpy())
+    root = nn.RMSNorm(6, eps=0.1).double()
+    close(root(T(x)), x / np.sqrt((x * x).mean(1, keepdims=True) + 0.1))
+    halves = x.reshape(3, 2, 3)
+    expected = (halves - halves.mean(2, keepdims=True)) / np.sqrt(halves.var(2, keepdims=True) + 1e-5)
+    close(nn.GroupNorm(2, 6).double()(T(x)), expected.reshape(3, 6))
+
+
+def test_batch_normalisation_keeps_running_statistics():
+    x = numbers(8, 3, 5)
+    layer = nn.BatchNorm1d(3, momentum=0.25).double()
+    centre, spread = x.mean((0, 2)), x.var((0, 2))
+    by_channel = (1, 3, 1)
+    close(layer(T(x)), (x - centre.reshape(by_channel)) / np.sqrt(spread.reshape(by_channel) + 1e-5))
+    close(layer.running_mean, 0.25 * centre)
+    close(layer.running_var, 0.75 + 0.25 * x.var((0, 2), ddof=1))
+    assert layer.num_batches_tracked.item() == 1
+    layer.eval()
+    used = layer(T(x))
+    close(
+        used,
+        (x - 0.25 * centre.reshape(by_channel))
+        / np.sqrt(layer.running_var.numpy().reshape(by_channel) + 1e-5),
+    )
+    assert layer.num_batches_tracked.item() == 1
+
+
+def test_batch_normalisation_may_average_all_batches():
+    layer = nn.BatchNorm1d(1, momentum=None).double()
+    for value in (1.0, 2.0, 6.0):
+        layer(T([[value], [value + 2]]))
+    assert layer.running_mean.tolist() == pytest.approx([4.0])
+
+
+def test_dropout_scales_what_it_keeps():
+    sg.manual_seed(0)
+    layer = nn.Dropout(0.25)
+    made = layer(sg.ones(40000)).numpy()
+    np.testing.assert_allclose(np.unique(made), [0.0, 4 / 3], rtol=1e-6)
+    # Five standard deviations of a mean of 40,000 draws.
+    assert abs(np.mean(made == 0) - 0.25) < 5 * np.sqrt(0.25 * 0.75 / 40000)
+    assert layer.eval()(sg.ones(3)).tolist() == [1.0, 1.0, 1.0]
+
+
+X = np.linspace(-3, 3, 13)
+
+
+@pytest.mark.parametrize(
+    ("module", "expected"),
+    [
+        (nn.ReLU(), np.maximum(X, 0)),
+        (nn.ReLU6(), np.clip(X, 0, 6)),
+        (nn.LeakyReLU(0.2), np.where(X > 0, X, 0.2 * X)),
+        (nn.ELU(0.5), np.where(X > 0, X, 0.5 * np.expm1(X))),
+        (nn.GELU(), X * special.ndtr(X)),
+        (nn.SiLU(), X * special.expit(X)),
+        (nn.Mish(), X * np.tanh(np.log1p(np.exp(X)))),
+        (nn.Sigmoid(), special.expit(X)),
+        (nn.LogSigmoid(), special.log_expit(X)),
+        (nn.Tanh(), np.tanh(X)),
+        (nn.Softplus(2.0), np.log1p(np.exp(2 * X)) / 2),
+        (nn.Softsign(), X / (1 + np.abs(X))),
+        (nn.Hardtanh(-2, 0.5), np.clip(X, -2, 0.5)),
+        (nn.Threshold(0.4, -7.0), np.where(X > 0.4, X, -7.0)),
+        (nn.Softshrink(1.0), np.sign(X) * np.maximum(np.abs(X) - 1, 0)),
+        (nn.Softmax(0), special.softmax(X)),
+        (nn.LogSoftmax(dim=0), special.log_softmax(X)),
+        (nn.PReLU().double(), np.where(X > 0, X, 0.25 * X)),
+        (nn.Identity(1, x=2), X),
+    ],
+    ids=lambda v: type(v).__name__ if isinstance(v, nn.Module) else "",
+)
+def test_activation(module, expected):
+    close(module(T(X)), expected)
+
+
+def test_activation_in_place():
+    x = T([-1.0, 2.0])
+    assert nn.ReLU(inplace=True)(x) is x
+    assert x.tolist() == [0.0, 2.0]
+
+
+def test_activation_refuses_unknown_settings():
+    with pytest.raises(TypeError, match="unexpected keyword argument 'slope'"):
+        nn.LeakyReLU(slope=1)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'threshold'"):
+        nn.Threshold()
+
+
+P, Q = np.array([0.2, 0.7, 0.4]), np.array([0.0, 1.0, 0.5])
+SCORES, CLASSES = numbers(4, 3, seed=7), np.array([0, 2, 1, 2])
+LOGS = special.log_softmax(SCORES, axis=1)
+WEIGHTS = np.array([1.0, 2.0, 0.5])
+
+
+@pytest.mark.parametrize(
+    ("loss", "args", "expected"),
+    [
+        (nn.MSELoss(), (P, Q), np.mean((P - Q) ** 2)),
+        (nn.MSELoss(reduction="none"), (P, Q), (P - Q) ** 2),
+        (nn.L1Loss(reduction="sum"), (P, Q), np.abs(P - Q).sum()),
+        (nn.HuberLoss(delta=0.25), (P, Q), np.mean(special.huber(0.25, P - Q))),
+        (nn.SmoothL1Loss(beta=0.25), (P, Q), np.mean(special.huber(0.25, P - Q)) / 0.25),
+        (nn.BCELoss(), (P, Q), np.mean(-Q * np.log(P) - (1 - Q) * np.log(1 - P))),
+        (
+            nn.BCEWithLogitsLoss(),
+            (P, Q),
+            np.mean(-Q * special.log_expit(P) - (1 - Q) * special.log_expit(-P)),
+        ),
+        (nn.KLDivLoss(reduction="sum"), (np.log(P), P[::-1]), np.sum(special.rel_entr(P[::-1], P))),
+        (nn.CrossEntropyLoss(), (SCORES, CLASSES), -LOGS[range(4), CLASSES].mean()),
+        (nn.NLLLoss(reduction="sum"), (LOGS, CLASSES), -LOGS[range(4), CLASSES].sum()),
+        (
+            nn.CrossEntropyLoss(weight=T(WEIGHTS)),
+            (SCORES, CLASSES),
+            -(WEIGHTS[CLASSES] * LOGS[range(4), CLASSES]).sum() / WEIGHTS[CLASSES].sum(),
+        ),
+        (
+            nn.CrossEntropyLoss(label_smoothing=0.3),
+            (SCORES, CLASSES),
+            -(0.7 * LOGS[range(4), CLASSES] + 0.1 * LOGS.sum(1)).mean(),
+        ),
+        (nn.GaussianNLLLoss(), (P, Q, P + 1), np.mean(np.log(P + 1) + (P - Q) ** 2 / (P + 1)) / 2),
+    ],
+)
+def test_loss(loss, args, expected):
+    given = [sg.tensor(a) if a.dtype.kind == "i" else T(a) for a in args]
+    close(loss(*given), expected)
+
+
+# -- parameters ---------------------------------------------------------------------------
+
+
+def test_parameter_is_a_leaf_over_the_same_memory():
+    data = sg.ones(2)
+    with sg.no_grad():
+        p = nn.Parameter(data)
+    assert isinstance(p, sg.Tensor) and p.is_leaf and p.requires_grad
+    data[0] = 5.0
+    assert p.tolist() == [5.0, 1.0]
+    assert type(p * 1) is type(p[0]) is type(p.detach()) is sg.Tensor
+    assert repr(p) == "Parameter containing:\ntensor([5., 1.], requires_grad=True)"
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda p: pickle.loads(pickle.dumps(p))])
+def test_copies_of_a_parameter_are_parameters(copied):
+    p = nn.Parameter(sg.ones(2), requires_grad=False)
+    p.mark = "kept"
+    made = copied(p)
+    assert type(made) is nn.Parameter and made is not p and not made.requires_grad and made.mark == "kept"
+    p.fill_(3.0)
+    assert made.tolist() == [1.0, 1.0]
+
+
+def test_copies_share_what_was_shared():
+    line = nn.Linear(1, 1)
+    tied = nn.ModuleList([line, line])
+    made = copy.deepcopy(tied)
+    assert made[0].weight is made[1].weight and made[0].weight is not line.weight
+
+
+def test_integers_are_no_parameters():
+    with pytest.raises(
+        RuntimeError, match="nly Tensors of floating point and complex dtype can require grad"
+    ):
+        nn.Parameter(sg.tensor([1]))
+
+
+# -- modules ------------------------------------------------------------------------------
+
+
+class Two(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(2, 2)
+        self.scale = nn.Parameter(sg.ones(1))
+        self.register_buffer("seen", sg.zeros(1))
+        self.register_buffer("scratch", sg.zeros(1), persistent=False)
+
+    def forward(self, x, factor=1):
+        return self.first(x) * self.scale * factor
+
+
+def test_attributes_are_sorted_into_tables():
+    m = Two()
+    assert [n for n, _ in m.named_parameters()] == ["scale", "first.weight", "first.bias"]
+    assert [n for n, _ in m.named_buffers()] == ["seen", "scratch"]
+    assert list(m.state_dict()) == ["scale", "seen", "first.weight", "first.bias"]
+    assert [n for n, _ in m.named_modules()] == ["", "first"]
+    m.first = None
+    assert [n for n, _ in m.named_parameters()] == ["scale"]
+    m.plain = 3
+    m.plain = nn.Parameter(sg.ones(1))
+    assert "plain" in m._parameters and "plain" not in m.__dict__
+    del m.plain
+    with pytest.raises(AttributeError, match="'Two' object has no attribute 'plain'"):
+        _ = m.plain
+
+
+@pytest.mark.parametrize(
+    ("act", "error", "message"),
+    [
+        (
+            lambda m: setattr(m, "scale", sg.ones(1)),
+            TypeError,
+            "cannot assign 'symgrad.FloatTensor' as parameter",
+        ),
+        (lambda m: setattr(m, "first", 3), TypeError, "cannot assign 'int' as child module 'first'"),
+        (lambda m: m.register_parameter("a.b", None), KeyError, "t contain"),
+        (lambda m: m.register_parameter("", None), KeyError, "t be empty string"),
+        (lambda m: m.register_parameter("forward", None), KeyError, "attribute 'forward' already exists"),
+        (lambda m: m.register_parameter("q", sg.ones(1)), TypeError, "object to parameter 'q'"),
+        (lambda m: m.register_buffer("q", 3), TypeError, "cannot assign 'int' object to buffer 'q'"),
+        (lambda m: m.register_module("q", 3), TypeError, "int is not a Module subclass"),
+        (lambda m: m.get_submodule("first.x"), AttributeError, "Linear has no attribute `x`"),
+        (lambda m: m.train(3), ValueError, "training mode is expected to be boolean"),
+        (lambda m: m.to(sg.int64), TypeError, "only accepts floating point or complex dtypes"),
+        (lambda m: nn.Module()(1), NotImplementedError, 'missing the required "forward" function'),
+    ],
+)
+def test_refusals(act, error, message):
+    with pytest.raises(error, match=message):
+        act(Two())
+
+
+def test_assignment_before_init_is_refused():
+    class Early(nn.Module):
+        def __init__(self):
+            self.first = nn.Linear(1, 1)
+
+    with pytest.raises(AttributeError, match=r"cannot assign module before Module.__init__\(\) call"):
+        Early()
+
+
+def test_what_holds_for_all_below():
+    m = nn.Sequential(Two(), nn.Dropout())
+    assert not m.eval()[1].training and m.train()[1].training
+    m.requires_grad_(False)
+    assert m(sg.ones(1, 2)).grad_fn is None
+    m.requires_grad_()
+    m(sg.ones(1, 2)).sum().backward()
+    m.zero_grad(set_to_none=False)
+    assert m[0].scale.grad.tolist() == [0.0]
+    m.zero_grad()
+    assert m[0].scale.grad is None
+    order = []
+    m.apply(lambda part: order.append(type(part).__name__))
+    assert order == ["Linear", "Two", "Dropout", "Sequential"]
+
+
+def test_change_of_dtype_keeps_the_parameters():
+    m = nn.Linear(2, 1)
+    weight = m.weight
+    m(sg.ones(1, 2)).sum().backward()
+    m.double()
+    assert m.weight is weight and weight.dtype is F64 and weight.is_leaf
+    assert weight.grad.dtype is F64 and weight.grad.tolist() == [[1.0, 1.0]]
+    m(T([[2.0, 3.0]])).sum().backward()
+    assert weight.grad.tolist() == [[3.0, 4.0]]
+
+
+def test_state_is_loaded_by_name():
+    a, b = Two(), Two()
+    a.seen.fill_(4.0)
+    assert repr(b.load_state_dict(a.state_dict())) == "<All keys matched successfully>"
+    assert b.seen.tolist() == [4.0] and sg.equal(a.first.weight, b.first.weight)
+    assert b.first.weight.is_leaf and b.first.weight is not a.first.weight
+    found = b.load_state_dict({"scale": sg.zeros(1), "more": sg.ones(1)}, strict=False)
+    assert found.missing_keys == ["seen", "first.weight", "first.bias"] and found.unexpected_keys == [
+        "more"
+    ]
+    assert b.scale.tolist() == [0.0]
+
+
+def test_state_of_another_module_is_refused():
+    with pytest.raises(RuntimeError) as refusal:
+        nn.Linear(2, 3).load_state_dict({"weight": sg.ones(3, 3), "x": sg.ones(1)})
+    assert str(refusal.value) == (
+        "Error(s) in loading state_dict for Linear:\n"
+        '\tUnexpected key(s) in state_dict: "x". \n'
+        '\tMissing key(s) in state_dict: "bias". \n'
+        "\tsize mismatch for weight: copying a param with shape symgrad.Size([3, 3]) from checkpoint, the "
+        "shape in current model is symgrad.Size([3, 2])."
+    )
+
+
+def test_modules_are_copied_and_pickled():
+    m = filled(nn.Sequential(nn.Linear(2, 3), nn.Tanh()))
+    x = T(numbers(4, 2))
+    expected = m(x).tolist()
+    for made in (copy.deepcopy(m), pickle.loads(pickle.dumps(m))):
+        assert made(x).tolist() == expected
+        with sg.no_grad():
+            made[0].weight.zero_()
+        assert m(x).tolist() == expected
+
+
+def test_module_text():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = nn.Sequential(nn.Conv1d(1, 2, 3, padding=1), nn.ReLU(True))
+            self.heads = nn.ModuleList([nn.Linear(2, 1), nn.Linear(2, 1)])
+
+    assert repr(Net()) == (
+        "Net(\n"
+        "  (body): Sequential(\n"
+        "    (0): Conv1d(1, 2, kernel_size=(3,), stride=(1,), padding=(1,))\n"
+        "    (1): ReLU(inplace=True)\n"
+        "  )\n"
+        "  (heads): ModuleList(\n"
+        "    (0-1): 2 x Linear(in_features=2, out_features=1, bias=True)\n"
+        "  )\n"
+        ")"
+    )
+
+
+def test_containers_are_lists_and_dicts():
+    s = nn.Sequential(nn.Identity(), nn.ReLU())
+    s.append(nn.Tanh()).insert(0, nn.GELU())
+    del s[1]
+    assert [type(m).__name__ for m in s] == ["GELU", "ReLU", "Tanh"] and len(s[1:]) == 2
+    s[0] = nn.Sigmoid()
+    assert [type(m).__name__ for m in s] == ["Sigmoid", "ReLU", "Tanh"]
+    with pytest.raises(IndexError, match="index 3 is out of range"):
+        s[3]
+    d = nn.ModuleDict({"a": nn.ReLU()})
+    d["b"] = nn.Linear(1, 1)
+    assert list(d) == ["a", "b"] and "a" in d and len(list(d.parameters())) == 2
+    values = nn.ParameterList([sg.ones(1)])
+    values.append(sg.ones(2))
+    assert [n for n, _ in values.named_parameters()] == ["0", "1"] and type(values[0]) is nn.Parameter
+    table = nn.ParameterDict({"x": sg.ones(1)})
+    assert list(table.keys()) == ["x"] and len(list(table.parameters())) == 1
+
+
+def test_xor_is_learnt():
+    sg.manual_seed(3)
+    x = T([[0, 0], [0, 1], [1, 0], [1, 1]])
+    y = T([[0], [1], [1], [0]])
+    m = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 1)).double()
+    optimizer = sg.optim.Adam(m.parameters(), lr=0.05)
+    for _ in range(300):
+        optimizer.zero_grad()
+        nn.functional.binary_cross_entropy_with_logits(m(x), y).backward()
+        optimizer.step()
+    assert (m(x) > 0).tolist() == [[False], [True], [True], [False]]
+
+
+# -- hooks --------------------------------------------------------------------------------
+
+
+class Triple(nn.Module):
+    def forward(self, x, factor=3):
+        return x * factor
+
+
+def test_forward_hooks_may_change_arguments_and_results():
+    m, log = Triple(), []
+    handles = [
+        m.register_forward_pre_hook(lambda m, args: (args[0] + 1,)),
+        m.register_forward_pre_hook(lambda m, args, kwargs: (args, {"factor": 10}), with_kwargs=True),
+        m.register_forward_hook(lambda m, args, out: out + args[0]),
+        m.register_forward_hook(lambda m, args, out: log.append(out.item()), prepend=True),
+    ]
+    assert m(T(1.0)).item() == 22.0 and log == [20.0]
+    for handle in handles:
+        handle.remove()
+    assert m(T(1.0)).item() == 3.0
+
+
+def test_backward_hooks_see_and_replace_gradients():
+    m, log = Triple(), []
+    m.register_full_backward_pre_hook(lambda m, out: (out[0] * 2,))
+    m.register_full_backward_hook(lambda m, into, out: log.append((into[0].item(), out[0].item())))
+    m.register_full_backward_hook(lambda m, into, out: (into[0] * 5,))
+    x = T(1.0, requires_grad=True)
+    (m(x) * 7).backward()
+    assert log == [(42.0, 14.0)] and x.grad.item() == 210.0
+
+
+def test_backward_hooks_run_without_gradients_of_inputs():
+    m, log = nn.Linear(1, 1, bias=False).double(), []
+    m.register_full_backward_hook(lambda m, into, out: log.append((into, out[0].tolist())))
+    (m(T([[2.0]])) * 3).sum().backward()
+    assert log == [((None,), [[3.0]])] and m.weight.grad.tolist() == [[6.0]]
+
+
+def test_backward_hooks_take_part_in_second_derivatives():
+    m = Triple()
+    m.register_full_backward_hook(lambda m, into, out: (into[0] * into[0],))
+    x = T(2.0, requires_grad=True)
+    (g,) = sg.autograd.grad(m(x) ** 2, x, create_graph=True)
+    # d(9 x²)/dx is 18 x; the hook squares what comes through the module.
+    assert g.item() == 36.0**2
+    # d(324 x²)/dx is 648 x, and it comes through the module too.
+    assert sg.autograd.grad(g, x)[0].item() == (648.0 * 2.0) ** 2
+
+
+def test_backward_hook_of_the_wrong_length_is_refused():
+    m = Triple()
+    m.register_full_backward_hook(lambda m, into, out: (into[0], into[0]))
+    with pytest.raises(RuntimeError, match="invalid number of grad_input, got 2, but expected 1"):
+        m(T(1.0, requires_grad=True)).backward()
+
+
+# -- functions of modules ------------------------------------------------------------------
+
+
+def test_module_as_a_function_of_its_parameters():
+    m = filled(nn.Sequential(nn.Linear(2, 2), nn.Tanh(), nn.Linear(2, 1)))
+    values = {name: p.detach() * 0.5 for name, p in m.named_parameters()}
+    before = dict(m.named_parameters())
+    x = numbers(3, 2)
+    w0, b0, w1, b1 = (v.numpy() for v in values.values())
+    close(sg.func.functional_call(m, values, (T(x),)), np.tanh(x @ w0.T + b0) @ w1.T + b1)
+    assert all(p is before[name] for name, p in m.named_parameters())
+
+
+def test_gradients_per_sample_by_vmap():
+    m = filled(nn.Linear(3, 1))
+    x, y = numbers(5, 3), numbers(5, seed=9)
+    values = {name: p.detach() for name, p in m.named_parameters()}
+
+    def loss(values, x, y):
+        return (sg.func.functional_call(m, values, (x,))[0] - y) ** 2
+
+    found = sg.vmap(sg.func.grad(loss), in_dims=(None, 0, 0))(values, T(x), T(y))
+    residual = x @ m.weight.detach().numpy()[0] + m.bias.detach().numpy() - y
+    close(found["weight"], (2 * residual[:, None] * x)[:, None])
+    close(found["bias"], 2 * residual[:, None])
+
+
+def test_ensembles_by_stacked_state():
+    models = [filled(nn.Linear(2, 3), seed=5 * k) for k in range(4)]
+    parameters, buffers = sg.func.stack_module_state(models)
+    assert parameters["weight"].is_leaf and parameters["weight"].requires_grad and buffers == {}
+    x = T(numbers(6, 2))
+
+    def call(parameters, x):
+        return sg.func.functional_call(models[0], parameters, (x,))
+
+    found = sg.vmap(call, in_dims=(0, None))(parameters, x)
+    w = [m.weight.detach().numpy() for m in models]
+    close(found, np.stack([x.numpy() @ w[k].T + models[k].bias.detach().numpy() for k in range(4)]))
+
+
+def test_functional_call_ties_weights_and_may_be_strict():
+    line = nn.Linear(1, 1, bias=False).double()
+    tied = nn.Sequential(line, line)
+    assert sg.func.functional_call(tied, {"0.weight": T([[3.0]])}, (T([[2.0]]),)).tolist() == [[18.0]]
+    with pytest.raises(RuntimeError, match=r"Missing key\(s\): '1.weight'"):
+        sg.func.functional_call(
+            tied, {"0.weight": T([[3.0]])}, (T([[2.0]]),), strict=True, tie_weights=False
+        )
+    with pytest.raises(ValueError, match="appeared in multiple dictionaries"):
+        sg.func.functional_call(tied, [{"a": T(1.0)}, {"a": T(1.0)}], ())
+
+
+def test_compiled_module_moves_its_statistics():
+    m = nn.BatchNorm1d(2).double()
+    f = sg.compile(m)
+    x = numbers(6, 2)
+    for _ in range(3):
+        f(T(x))
+    close(m.running_mean, (1 - 0.9**3) * x.mean(0))
+    assert m.num_batches_tracked.item() == 3
+
+
+# -- initial values and utilities ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fill", "variance"),
+    [
+        (nn.init.xavier_uniform_, 2 / 500),
+        (nn.init.xavier_normal_, 2 / 500),
+        (lambda t: nn.init.kaiming_uniform_(t, nonlinearity="relu"), 2 / 300),
+        (lambda t: nn.init.kaiming_normal_(t, mode="fan_out", nonlinearity="linear"), 1 / 200),
+        (lambda t: nn.init.uniform_(t, -1, 3), 16 / 12),
+        (lambda t: nn.init.normal_(t, 0.0, 0.1), 0.01),
+    ],
+)
+def test_initial_values_have_their_variance(fill, variance):
+    sg.manual_seed(0)
+    p = nn.Parameter(sg.empty(200, 300, dtype=F64))
+    assert fill(p) is p and p.is_leaf
+    # The relative deviation of a variance of 60,000 normal draws is 0.6%.
+    assert p.detach().numpy().var() == pytest.approx(variance, rel=0.03)
+
+
+def test_other_initial_values():
+    t = nn.init.orthogonal_(sg.empty(3, 5, dtype=F64))
+    close(t @ t.T, np.eye(3), 1e-12)
+    assert nn.init.eye_(sg.empty(2, 3)).tolist() == [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]]
+    cut = nn.init.trunc_normal_(sg.empty(10000, dtype=F64), a=-1.0, b=1.0).numpy()
+    assert np.abs(cut).max() <= 1.0
+    # The variance of a normal variable within [-1, 1].
+    density = np.exp(-0.5) / np.sqrt(2 * np.pi)
+    assert cut.var() == pytest.approx(1 - 2 * density / special.erf(np.sqrt(0.5)), rel=0.05)
+    assert nn.init.calculate_gain("leaky_relu", 1.0) == 1.0
+    with pytest.raises(ValueError, match="fewer than 2 dimensions"):
+        nn.init.xavier_uniform_(sg.empty(3))
+
+
+def test_gradients_are_clipped_together():
+    a, b = T([3.0], requires_grad=True), T([0.0, 4.0], requires_grad=True)
+    (3 * a.sum() + 4 * b[1]).backward()
+    kept = b.grad
+    assert nn.utils.clip_grad_norm_([a, b], 1.0).item() == 5.0
+    assert b.grad is kept
+    close(a.grad, [0.6], 1e-6)
+    close(b.grad, [0.0, 0.8], 1e-6)
+    assert nn.utils.clip_grad_norm_([a, b], 10.0).item() == pytest.approx(1.0, rel=1e-6)
+    close(a.grad, [0.6], 1e-6)
+    assert nn.utils.clip_grad_norm_([b], 0.4, float("inf")).item() == pytest.approx(0.8, rel=1e-6)
+    nn.utils.clip_grad_value_([a], 0.5)
+    assert a.grad.tolist() == [0.5]
+
+
+def test_clipping_may_refuse_what_is_not_finite():
+    a = T([1.0], requires_grad=True)
+    a.grad = T([np.inf])
+    with pytest.raises(RuntimeError, match="is non-finite, so it cannot be clipped"):
+        nn.utils.clip_grad_norm_([a], 1.0, error_if_nonfinite=True)
+
+
+def test_parameters_as_one_vector():
+    m = filled(nn.Linear(2, 3))
+    vector = nn.utils.parameters_to_vector(m.parameters())
+    close(vector, np.concatenate([p.detach().numpy().ravel() for p in m.parameters()]))
+    nn.utils.vector_to_parameters(T(np.arange(9.0)), m.parameters())
+    assert m.weight.tolist() == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]] and m.bias.tolist() == [6.0, 7.0, 8.0]
+    assert m.weight.is_leaf and m.weight.requires_grad
