@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,7 +25,11 @@ from symgrad import dtypes, runtime
 from symgrad.expr import Expr, ancestors
 from symgrad.op import CONSTANT, INPUT, STATE, grad_mode, input_node, record
 from symgrad.ops.random import key_array
+from symgrad.schedule.complex_parts import as_parts
 from symgrad.tensor import Capture, Tensor, from_array
+
+if TYPE_CHECKING:
+    from symgrad.codegen.measure import Memory, Report
 
 _LOCK = threading.RLock()
 
@@ -441,6 +445,48 @@ class Compiled:
     def asm(self) -> str:
         """The machine code of the latest structure's kernels."""
         return self._latest().recipe.program.asm()
+
+    def memory(self) -> Memory:
+        """Bytes that a call with the latest structure needs.
+
+        Returns
+        -------
+        Memory
+            A named tuple: ``inputs``, ``outputs``, ``temporaries``, ``constants`` and ``peak``.
+        """
+        from symgrad.codegen.measure import memory_of
+
+        trace = self._latest()
+        recipe = trace.recipe
+        constant = [isinstance(s, np.ndarray) for s in recipe.sources]
+        joined = sum(n.size * n.dtype.itemsize for n in trace.roots() if n.dtype.is_complex)
+        return memory_of(recipe.program, constant, joined)
+
+    def report(self, *args: Any, **kwargs: Any) -> Report:
+        """Where the time of a call goes: every step of the program measured alone.
+
+        Parameters
+        ----------
+        *args, **kwargs
+            Arguments to measure with. Without any, those of the latest structure, with values
+            drawn from [0.5, 1) in place of floating point numbers and zeros in place of integers.
+
+        Returns
+        -------
+        Report
+            Prints as a table: time, bytes and operations of each step, next to the bandwidth of a
+            copy and the speed of a product on this machine. `Report.as_dict` gives plain data.
+        """
+        from symgrad.codegen.measure import drawn, measured
+
+        if args or kwargs:
+            trace, leaves, _ = self._trace(args, kwargs)
+        else:
+            trace = self._latest()
+            leaves = [drawn(node) for node in trace.inputs]
+        keys = [drawn(node) for _, node in trace.draws]
+        arrays = trace.arrays(leaves, keys)
+        return measured(trace.recipe.program, tuple([as_parts(a) for a in arrays]))
 
 
 def compile(function: Callable[..., Any] | None = None) -> Any:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from symgrad.codegen import gemm, jit, kernels, lapack, plan
 from symgrad.codegen.entry import EagerSpec, make_executor
@@ -182,8 +183,15 @@ class Program:
         self.slots[number] = len(self.inputs) + len(self.outputs) + len(self.pieces)
         self.pieces.append(offset)
 
-    def _assembled(self, calls: dict[int, LapackCall]) -> list[Segment | Routine]:
-        """The steps, with the library calls given made natively."""
+    def step_launches(self) -> list[list[Launch] | Routine]:
+        """What each step of the schedule runs: launches, or a routine of Python's."""
+        steps = self._assembled(self._calls, apart=True)
+        return [s.launches if isinstance(s, Segment) else s for s in steps]
+
+    def _assembled(
+        self, calls: dict[int, LapackCall], apart: bool = False
+    ) -> list[Segment | Routine]:
+        """The steps, with the library calls given made natively; `apart` joins none of them."""
         steps: list[Segment | Routine] = []
         layouts = iter(zip(self.layouts, self._compiled, strict=True))
         for step in self.schedule.steps:
@@ -191,7 +199,7 @@ class Program:
             if isinstance(step, Routine) and call is None:
                 steps.append(step)
                 continue
-            if not steps or not isinstance(steps[-1], Segment):
+            if apart or not steps or not isinstance(steps[-1], Segment):
                 steps.append(Segment())
             segment = steps[-1]
             assert isinstance(segment, Segment)
@@ -319,6 +327,38 @@ class Program:
 
         The number of the result whose native call failed, if one did.
         """
+        table, status, slots = self.memory_for(arrays)
+        for step in plans:
+            if isinstance(step, Plan):
+                plan.run(step, slots)
+                if status[0]:
+                    return int(status[0]) - 1
+            else:
+                self.run_routine(step, table)
+        start = len(self.inputs)
+        return tuple(table[start : start + len(self.outputs)])
+
+    def run_routine(self, step: Routine, table: list[np.ndarray]) -> None:
+        """A library call by Python's routine, on the arrays of `memory_for`."""
+        target = step.target
+        operands = [table[self.slots[a.number]] for a in step.operands]
+        result = target.op.ref(*operands, **target.attributes())
+        table[self.slots[target.number]][...] = result
+
+    def memory_for(
+        self, arrays: tuple[np.ndarray, ...]
+    ) -> tuple[list[np.ndarray], np.ndarray, npt.NDArray[np.uintp]]:
+        """What a run works on.
+
+        Returns
+        -------
+        table : list of ndarray
+            By slot: the inputs, new outputs, pieces of a new arena.
+        status : ndarray
+            The word in which native library calls report a failure.
+        slots : ndarray
+            The addresses of all these, for `plan.run`.
+        """
         arena = np.empty(self.arena_bytes + ALIGN, np.uint8)
         shift = -arena.ctypes.data % ALIGN
         table: list[np.ndarray] = [*arrays]
@@ -336,19 +376,7 @@ class Program:
                 table.append(piece.view(n.dtype.numpy).reshape(n.shape))
         status = np.zeros(1, np.int64)
         addresses = [a.__array_interface__["data"][0] for a in (*table, status)]
-        slots = np.array(addresses, np.uintp)
-        for step in plans:
-            if isinstance(step, Plan):
-                plan.run(step, slots)
-                if status[0]:
-                    return int(status[0]) - 1
-            else:
-                target = step.target
-                operands = [table[self.slots[a.number]] for a in step.operands]
-                result = target.op.ref(*operands, **target.attributes())
-                table[self.slots[target.number]][...] = result
-        start = len(self.inputs)
-        return tuple(table[start : start + len(self.outputs)])
+        return table, status, np.array(addresses, np.uintp)
 
     # -- looking ----------------------------------------------------------------------
 
