@@ -10,6 +10,7 @@ and reductions, so derivatives of any order follow.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -22,13 +23,16 @@ from symgrad.ops.arithmetic import add, div, mul
 from symgrad.ops.contract import matmul
 from symgrad.ops.extrema import max as largest
 from symgrad.ops.layout import axis_index, moved_axis, sliced
-from symgrad.ops.movement import full, permute, reshape, unfold
+from symgrad.ops.movement import full, join_axis, narrow_step, permute, reshape, unfold
 from symgrad.ops.padding import pad as padded
 from symgrad.ops.reduce import sum as total
 from symgrad.ops.rounding import floor_divide
 from symgrad.sample import Case, T
 
 Sizes = int | Sequence[int]
+
+SHIFTED = 49
+"""Places of a kernel up to which its windows are made of shifted copies."""
 
 
 def _each(name: str, what: str, value: Any, count: int) -> tuple[int, ...]:
@@ -76,18 +80,43 @@ class _Frame:
             found.append((s + before + after - self.reach(axis)) // self.stride[axis] + 1)
         return tuple(found)
 
+    def grown(self, x: Expr, filler: float) -> Expr:
+        """The input with its padding."""
+        amounts = [amount for pair in reversed(self.padding) for amount in pair]
+        return padded(x, amounts, "constant", filler) if any(amounts) else x
+
     def windows(self, x: Expr, filler: float = 0.0) -> Expr:
         """The windows: the kernel's axes come last."""
+        x = self.grown(x, filler)
         count = len(self.kernel)
-        amounts = [amount for pair in reversed(self.padding) for amount in pair]
-        if any(amounts):
-            x = padded(x, amounts, "constant", filler)
         first = x.ndim - count
         for axis in range(count):
             x = unfold(x, first + axis, self.reach(axis), self.stride[axis])
             if self.dilation[axis] > 1:
                 x = sliced(x, x.ndim - 1, 0, self.kernel[axis], self.dilation[axis])
         return x
+
+    def columns(self, x: Expr, counts: tuple[int, ...]) -> Expr:
+        """The windows, with one axis for the kernel's places after the first axis.
+
+        Shifted copies of the input, one per place: their adjoint is one sum of shifted copies,
+        which the compiler fuses. Large kernels are left to `windows`.
+        """
+        axes = len(self.kernel)
+        if math.prod(self.kernel) > SHIFTED:
+            made = self.windows(x)
+            order = (0, *range(made.ndim - axes, made.ndim), *range(1, made.ndim - axes))
+            made = permute(made, order)
+            return reshape(made, (made.shape[0], math.prod(self.kernel), *made.shape[1 + axes :]))  # type: ignore[no-any-return]
+        x = self.grown(x, 0.0)
+        lead = x.ndim - axes
+        steps = (1,) * lead + self.stride
+        parts = []
+        for place in itertools.product(*(range(k) for k in self.kernel)):
+            starts = (0,) * lead + tuple(k * d for k, d in zip(place, self.dilation, strict=True))
+            part = narrow_step(x, starts=starts, steps=steps, counts=(*x.shape[:lead], *counts))
+            parts.append(reshape(part, (part.shape[0], 1, *part.shape[1:])))
+        return parts[0] if len(parts) == 1 else join_axis(*parts, dim=1)  # type: ignore[no-any-return]
 
 
 # -- convolution --------------------------------------------------------------------------
@@ -180,11 +209,7 @@ def _convolution(
     places = frame.counts(x.shape[2:])
     count, outputs, inputs = x.shape[0], weight.shape[0], weight.shape[1]
     kernel = math.prod(frame.kernel)
-    # (batch, channel, place..., kernel...) -> (group, channel and kernel, batch and place)
-    windows = frame.windows(x)
-    shape = (count, groups, inputs, *places, *frame.kernel)
-    order = (1, 2, *range(3 + axes, 3 + 2 * axes), 0, *range(3, 3 + axes))
-    columns = permute(reshape(windows, shape), order)
+    columns = frame.columns(moved_axis(x, 1, 0), places)
     columns = reshape(columns, (groups, inputs * kernel, count * math.prod(places)))
     rows = reshape(weight, (groups, outputs // groups, inputs * kernel))
     if groups == 1:

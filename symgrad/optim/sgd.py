@@ -32,7 +32,7 @@ class SGD(Optimizer):
     >>> (w * w).sum().backward()
     >>> optimizer.step()
     >>> w
-    tensor([0.5000], requires_grad=True)
+    tensor([0.5], requires_grad=True)
     """
 
     def __init__(
