@@ -37,6 +37,7 @@ from symgrad.ops import (
     neural,
     norms,
     padding,
+    pooling,
     positions,
     power,
     powers,
@@ -51,6 +52,7 @@ from symgrad.ops import (
     spectral,
     statistics,
     transcendental,
+    windows,
 )
 
 __all__ = [
@@ -82,6 +84,7 @@ __all__ = [
     "neural",
     "norms",
     "padding",
+    "pooling",
     "positions",
     "power",
     "powers",
@@ -96,6 +99,7 @@ __all__ = [
     "spectral",
     "statistics",
     "transcendental",
+    "windows",
 ]
 
 
