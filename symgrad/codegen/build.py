@@ -30,6 +30,11 @@ from symgrad.schedule.packing import FIRST_NUMBER, Packing
 from symgrad.schedule.program import Loops, Product, Routine, Schedule, Step
 
 ALIGN = 64
+PAGE = 4096
+STAGGER = 5 * ALIGN
+"""Added to large temporaries: neighbours a whole number of pages apart would share cache sets, and a
+loop over a dozen of them would miss on every line.
+"""
 
 
 def _is_stored(n: Node) -> bool:
@@ -157,6 +162,8 @@ class Program:
                     continue
                 n = by_number[number]
                 need = _round_up(max(n.size, 1) * n.dtype.itemsize)
+                if need >= PAGE:
+                    need += STAGGER
                 fit = next((r for r in free if r[1] >= need), None)
                 if fit is None:
                     room = (top, need)
