@@ -460,9 +460,35 @@ def test_a_compiled_step_is_the_step():
     np.testing.assert_allclose(found.detach().numpy(), expected.detach().numpy(), rtol=1e-13)
 
 
-def test_the_first_step_cannot_be_compiled():
+@pytest.mark.parametrize(
+    ("make", "update"),
+    [
+        (lambda p: optim.SGD(p, lr=0.1), sgd(0.1)),
+        (lambda p: optim.AdamW(p, lr=0.1), adam(0.1, decay=0.01, decoupled=True)),
+        (lambda p: optim.RMSprop(p, lr=0.1, momentum=0.5), rmsprop(0.1, momentum=0.5)),
+        (lambda p: optim.Adagrad(p, 0.5, lr_decay=0.1, initial_accumulator_value=0.2), adagrad(0.5, 0.1, 0.2)),
+    ],
+)
+def test_steps_may_be_compiled_from_the_first(make, update):
     p = sg.tensor(START, requires_grad=True)
-    optimizer = optim.Adam([p], lr=0.1)
+    optimizer = make([p])
+
+    @sg.compile
+    def step():
+        optimizer.zero_grad()
+        quadratic(p).backward()
+        optimizer.step()
+
+    found = []
+    for _ in range(6):
+        step()
+        found.append(p.detach().numpy().copy())
+    np.testing.assert_allclose(found, by_hand(update, 6), rtol=1e-11, atol=1e-13)
+
+
+def test_a_first_step_with_momentum_cannot_be_compiled():
+    p = sg.tensor(START, requires_grad=True)
+    optimizer = optim.SGD([p], lr=0.1, momentum=0.9)
 
     def step():
         quadratic(p).backward()

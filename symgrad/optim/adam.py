@@ -11,7 +11,7 @@ from symgrad.optim.optimizer import (
     Optimizer,
     State,
     check_at_least_zero,
-    needs_state,
+    kept,
     step_count,
 )
 
@@ -68,12 +68,12 @@ class Adam(Optimizer):
 
     def update(self, p: Any, gradient: Any, state: State, group: Group) -> None:
         """One step of one parameter."""
-        if needs_state(type(self).__name__, state):
+        if not state:
             state["step"] = step_count()
-            state["exp_avg"] = zeros_like(p)
-            state["exp_avg_sq"] = zeros_like(p)
+            state["exp_avg"] = kept(zeros_like(p))
+            state["exp_avg_sq"] = kept(zeros_like(p))
             if group["amsgrad"]:
-                state["max_exp_avg_sq"] = zeros_like(p)
+                state["max_exp_avg_sq"] = kept(zeros_like(p))
         step, first, second = state["step"], state["exp_avg"], state["exp_avg_sq"]
         lr, decay = group["lr"], group["weight_decay"]
         step.add_(1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from copy import deepcopy
 from functools import wraps
 from typing import Any
@@ -70,7 +70,7 @@ class Optimizer:
 
     Notes
     -----
-    A step may be part of a function that `symgrad.compile` compiles, once its state exists. A rate that
+    A step may be part of a function that `symgrad.compile` compiles. A rate that
     changes from call to call is then to be a tensor, since numbers are as they were when the function
     was traced; schedulers write into it.
     """
@@ -242,21 +242,26 @@ def _own_copy(name: str, value: Any, p: Tensor) -> Any:
     return copy.to(p.dtype).clone() if p.dtype.is_floating_point else copy.clone()
 
 
+def kept(made: Tensor) -> Tensor:
+    """State that outlives the step that makes it.
+
+    Made while a function is traced, it counts as older than the trace: the compiled function reads it
+    and writes it at each call.
+    """
+    if STATE.tracing:
+        made._node.serial = -1
+    return made
+
+
 def step_count() -> Tensor:
     """A count of steps that starts at 0. As a tensor it stays right inside compiled functions."""
-    return tensor(0.0, dtype=dtypes.float64)
+    return kept(tensor(0.0, dtype=dtypes.float64))
 
 
-def needs_state(name: str, state: Iterable[Any]) -> bool:
-    """Whether state is to be made; refused while a function is being traced.
-
-    What is made in a trace would be made again at every call of the compiled function.
-    """
-    if state:
-        return False
+def refuse_tracing(name: str) -> None:
+    """Refuse to trace a first step that is unlike all others."""
     if STATE.tracing:
         raise RuntimeError(
-            f"{name}: the first step makes the optimizer's state and cannot be traced; make one step "
+            f"{name}: the first step differs from all others and cannot be compiled for them; make one step "
             "outside of symgrad.compile first"
         )
-    return True

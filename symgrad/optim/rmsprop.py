@@ -10,7 +10,7 @@ from symgrad.optim.optimizer import (
     Optimizer,
     State,
     check_at_least_zero,
-    needs_state,
+    kept,
     step_count,
 )
 
@@ -61,13 +61,13 @@ class RMSprop(Optimizer):
 
     def update(self, p: Any, gradient: Any, state: State, group: Group) -> None:
         """One step of one parameter."""
-        if needs_state("RMSprop", state):
+        if not state:
             state["step"] = step_count()
-            state["square_avg"] = zeros_like(p)
+            state["square_avg"] = kept(zeros_like(p))
             if group["momentum"] > 0:
-                state["momentum_buffer"] = zeros_like(p)
+                state["momentum_buffer"] = kept(zeros_like(p))
             if group["centered"]:
-                state["grad_avg"] = zeros_like(p)
+                state["grad_avg"] = kept(zeros_like(p))
         state["step"].add_(1)
         if group["weight_decay"] != 0:
             gradient = gradient + group["weight_decay"] * p
@@ -81,7 +81,7 @@ class RMSprop(Optimizer):
             root = squares.sqrt()
         change = gradient / (root + group["eps"])
         if group["momentum"] > 0:
-            kept = state["momentum_buffer"]
-            kept.copy_(group["momentum"] * kept + change)
-            change = kept
+            velocity = state["momentum_buffer"]
+            velocity.copy_(group["momentum"] * velocity + change)
+            change = velocity
         p.sub_(group["lr"] * change)

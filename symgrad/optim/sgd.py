@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from symgrad.optim.optimizer import Group, Optimizer, State, check_at_least_zero, needs_state
+from symgrad.optim.optimizer import Group, Optimizer, State, check_at_least_zero, refuse_tracing
 
 
 class SGD(Optimizer):
@@ -69,7 +69,7 @@ class SGD(Optimizer):
         if momentum != 0:
             kept = state.get("momentum_buffer")
             if kept is None:
-                needs_state("SGD", ())
+                refuse_tracing("SGD with momentum")
                 kept = state["momentum_buffer"] = gradient.detach().clone()
             else:
                 kept.copy_(momentum * kept + (1 - group["dampening"]) * gradient)
