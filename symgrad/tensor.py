@@ -498,7 +498,7 @@ class Tensor:
                     "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
                 )
             return self.detach().numpy()
-        if self.is_conj():
+        if self._path and self.is_conj():
             raise RuntimeError(
                 "Can't call numpy() on Tensor that has conjugate bit set. Use "
                 "tensor.resolve_conj().numpy() instead."
