@@ -11,6 +11,7 @@ EXAMPLES = """examples:
   python -m symgrad explain model.py:energy --at "x=[0.1,0.2,0.3],k=2"
   python -m symgrad bench
   python -m symgrad bench chain logistic --seconds 2
+  python -m symgrad bench --vs torch,jax --json figures.json
   python -m symgrad run script.py --epochs 3
 """
 
@@ -50,15 +51,26 @@ def parser() -> argparse.ArgumentParser:
 
     bench = commands.add_parser(
         "bench",
-        help="symgrad's own benchmarks next to NumPy",
+        help="symgrad's own benchmarks next to NumPy, torch and jax",
         description=(
-            "Time compiled functions next to the same in NumPy, with derivatives written by hand, in "
-            "turns. A ratio above 1 means that symgrad is faster."
+            "Time compiled functions next to the same in NumPy, with derivatives written by hand, and "
+            "in other compilers, in turns. A ratio above 1 means that symgrad is faster."
         ),
     )
     bench.add_argument("names", metavar="NAME", nargs="*", help="which; all by default")
     bench.add_argument("--seconds", type=float, default=0.5, help="time per function (default: 0.5)")
     bench.add_argument("--list", action="store_true", help="list the benchmarks and stop")
+    bench.add_argument(
+        "--vs",
+        metavar="LIBRARY,...",
+        default="",
+        help="also time these, if installed: torch (torch.compile), jax (jax.jit)",
+    )
+    bench.add_argument("--json", metavar="FILE", help="write all figures to a file")
+    bench.add_argument(
+        "--plot", metavar="FILE", help="draw each program's steps under the machine's roof (needs matplotlib)"
+    )
+    bench.add_argument("--write", metavar="FILE.md", help="renew the measured part of a Markdown document")
 
     run = commands.add_parser(
         "run",
@@ -94,21 +106,53 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(error, file=sys.stderr)
             return 2
         return 0
+    return _bench(chosen)
 
-    from symgrad.bench import BENCHMARKS, run
 
-    unknown = [n for n in chosen.names if n not in BENCHMARKS]
-    if unknown:
-        print(f"bench: no benchmark {unknown[0]!r}; there are {', '.join(BENCHMARKS)}", file=sys.stderr)
-        return 2
+def _bench(chosen: argparse.Namespace) -> int:
+    """The command `bench`."""
+    import json
+    from pathlib import Path
+
+    from symgrad.bench import BENCHMARKS, PEERS, document, roofline, run
+
+    peers = [p for p in chosen.vs.split(",") if p]
+    names = chosen.names or list(BENCHMARKS)
+    files = [Path(f) for f in (chosen.json, chosen.plot, chosen.write) if f]
+    wrong = None
+    for n in names:
+        if n not in BENCHMARKS:
+            wrong = f"no benchmark {n!r}; there are {', '.join(BENCHMARKS)}"
+    for p in peers:
+        if p not in PEERS:
+            wrong = f"--vs knows no {p!r}; it knows {', '.join(PEERS)}"
+    for f in files:
+        if not f.absolute().parent.is_dir():
+            wrong = f"no folder {str(f.parent)!r} to write {f.name} to; make it first"
     if not chosen.seconds > 0:
-        print(f"bench: --seconds must be positive (got {chosen.seconds})", file=sys.stderr)
+        wrong = f"--seconds must be positive (got {chosen.seconds})"
+    if chosen.plot and not roofline.can_draw():
+        wrong = "--plot needs matplotlib, which is not installed; pip install matplotlib"
+    if wrong:
+        print(f"bench: {wrong}", file=sys.stderr)
         return 2
     if chosen.list:
         for name, benchmark in BENCHMARKS.items():
             print(f"{name:<12}{benchmark.title}")
         return 0
-    run(chosen.names, chosen.seconds)
+
+    found = document.facts()
+    rows = run(names, chosen.seconds, peers)
+    if chosen.json:
+        text = json.dumps(document.as_data(rows, found), indent=1)
+        Path(chosen.json).write_text(text + "\n", encoding="utf-8")
+    if chosen.plot:
+        roofline.draw(roofline.reports(names), chosen.plot)
+    if chosen.write:
+        target = Path(chosen.write)
+        before = target.read_text(encoding="utf-8") if target.exists() else ""
+        text = document.written(before, document.measured_part(rows, found))
+        target.write_text(text, encoding="utf-8")
     return 0
 
 
