@@ -54,6 +54,9 @@ def _flatten(value: Any, leaves: list[Any]) -> Any:
     if isinstance(value, Tensor | np.ndarray | float | np.floating):
         leaves.append(value)
         return _Leaf(len(leaves) - 1)
+    if isinstance(value, complex | np.complexfloating):
+        leaves.append(np.array(value, np.complex128))
+        return _Leaf(len(leaves) - 1)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return ("named", type(value), *[_flatten(v, leaves) for v in value])
     if isinstance(value, tuple):
@@ -495,7 +498,8 @@ def compile(function: Callable[..., Any] | None = None) -> Any:
     Parameters
     ----------
     function : callable
-        Takes and returns nested lists, tuples and dicts of tensors, NumPy arrays and floats.
+        Takes and returns nested lists, tuples and dicts of tensors, NumPy arrays, floats and
+        complex numbers.
         Other arguments (int, bool, str) are static: each value is compiled anew. It is run once
         per structure with traced tensors, on which Python cannot branch: use `symgrad.where`.
 

@@ -418,6 +418,16 @@ def test_compiled_functions_have_the_bits_of_eager_ones(kind):
             np.testing.assert_array_equal(np.asarray(arrays), again)
 
 
+def test_complex_numbers_are_arguments_that_vary():
+    f = sg.compile(lambda z, w: (z * w).exp())
+    for z, w in [(1 + 2j, 0.5), (2j, 0.25), (np.complex64(1j), 3.0)]:
+        assert f(z, w) == pytest.approx(np.exp(complex(z) * w), rel=1e-15)
+    out = np.empty((), complex)
+    assert f.into(out, 1j, 2.0) is out
+    np.testing.assert_allclose(out, np.exp(2j), rtol=1e-15)
+    assert f(np.array([1j, 2]), 2.0).tolist() == pytest.approx(np.exp(np.array([2j, 4])), rel=1e-15)
+
+
 def test_values_looked_at_on_the_way_change_no_bit():
     z = normal(50)
     whole = ((sg.tensor(z) * 1.5).exp() - 1).log().numpy()
