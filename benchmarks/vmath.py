@@ -1,8 +1,9 @@
 """Nanoseconds per element of the vector maths, next to NumPy (and SciPy where NumPy has none).
 
-Each function runs over 2,048 elements in L1, one full vector per step, best of many tries; the
-inlined body (`emit`) and the noinline version (`call`) are timed apart. One compile time per body
-is printed as well. Run ``python benchmarks/vmath.py [names...]``; start reading at `main`.
+Each function runs over 2,048 elements in L1, sixteen per step as in compiled kernels, best of
+many tries; the inlined body (`emit`) and the noinline version (`call`) are timed apart. One
+compile time per body is printed as well. Run ``python benchmarks/vmath.py [names...]``; start
+reading at `main`.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from symgrad.codegen import ir, jit, vmath
 COUNT = 2048
 REPEATS = 20
 TRIES = 60
-WIDTH = {"double": 8, "float": 16}
+WIDTH = {"double": 16, "float": 16}
 DTYPE = {"double": np.float64, "float": np.float32}
 TWINS: dict[str, Callable[..., Any]] = {
     "asin": np.arcsin,

@@ -6,6 +6,9 @@ Two structures:
   units in the last place of the exact result (float32, float64).
 * `Compiled`: a kernel over arrays for one function, kind, width and mode (inline or called).
 
+The fixture `form` runs a test with the forms that the host's instructions allow and with those
+for any machine.
+
 Start at `test_error_stays_within_the_bound`.
 """
 
@@ -22,6 +25,7 @@ import pytest
 import scipy.special
 
 from symgrad.codegen import ir, jit, vmath
+from symgrad.codegen.vmath import avx512
 
 KINDS = ("float", "double")
 DTYPE = {"double": np.float64, "float": np.float32}
@@ -197,8 +201,22 @@ class Compiled:
 
 
 @cache
-def compiled(name: str, kind: str, width: int, mode: str = "emit") -> Compiled:
+def _compiled_form(name: str, kind: str, width: int, mode: str, special: bool) -> Compiled:
+    assert special == avx512.enabled()
     return Compiled(name, kind, width, mode)
+
+
+def compiled(name: str, kind: str, width: int, mode: str = "emit") -> Compiled:
+    return _compiled_form(name, kind, width, mode, avx512.enabled())
+
+
+@pytest.fixture(params=["host", "portable"])
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    if request.param == "portable":
+        monkeypatch.setattr(avx512, "forced", False)
+    elif not avx512.enabled():
+        pytest.skip("this machine has the portable forms only")
+    return request.param
 
 
 def run(name: str, kind: str, *inputs: np.ndarray) -> np.ndarray:
@@ -334,6 +352,7 @@ def test_every_function_has_a_case_and_a_bound() -> None:
     assert set(CASES) == set(vmath.NAMES)
 
 
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_error_stays_within_the_bound(name: str, kind: str) -> None:
@@ -365,6 +384,7 @@ def _same_class(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
     return np.where(nan, np.isnan(got), alike & (np.signbit(got) == np.signbit(expected)))
 
 
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", sorted(set(CASES) - set(PAIRS)))
 def test_special_values_agree_with_numpy(name: str, kind: str) -> None:
@@ -382,6 +402,7 @@ def test_special_values_agree_with_numpy(name: str, kind: str) -> None:
     assert not wrong.any(), list(zip(x[wrong], got[wrong], expected[wrong], strict=True))
 
 
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", PAIRS)
 def test_special_values_of_pairs_agree_with_numpy(name: str, kind: str) -> None:
@@ -413,6 +434,7 @@ def assert_same_bits(got: np.ndarray, expected: np.ndarray, kind: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:overflow")
+@pytest.mark.usefixtures("form")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", sorted(CASES))
 def test_bits_depend_neither_on_width_nor_on_inlining(name: str, kind: str) -> None:
@@ -471,6 +493,7 @@ def test_bodies_with_branches_may_follow_each_other() -> None:
     np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.usefixtures("form")
 def test_exact_results_are_exact() -> None:
     whole = np.arange(-1074, 1024).astype(np.float64)
     powers = np.ldexp(1.0, whole.astype(int))
@@ -480,6 +503,17 @@ def test_exact_results_are_exact() -> None:
     np.testing.assert_array_equal(run("pow", "double", small, np.full(100, 7.0)), small**7)
     np.testing.assert_array_equal(run("pow", "double", small, np.full(100, 1.0)), small)
     np.testing.assert_array_equal(run("pow", "double", small**2, np.full(100, 0.5)), small)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_scaling_rounds_once_into_subnormals_and_overflow(kind: str, form: str) -> None:
+    # 2^x of x just above and below integers and halves, where the last bits of results vanish.
+    low, high = (-1076, 1026) if kind == "double" else (-151, 130)
+    x = np.arange(low, high, 0.25).astype(DTYPE[kind])
+    x = np.concatenate([x, np.nextafter(x, DTYPE[kind](INF))])
+    high_part, low_part = exact(CASES["exp2"].oracle, x)
+    errors = ulp_errors(run("exp2", kind, x), high_part, low_part, kind)
+    assert errors.max() <= CASES["exp2"].double_ulp, form
 
 
 def test_module_text_holds_no_fast_math_and_no_library_call() -> None:

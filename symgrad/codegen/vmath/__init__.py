@@ -2,7 +2,9 @@
 
 Every function is a body of plain LLVM instructions: no library call, no fast-math flag, the
 same operations on every lane and at every width, so that results have the same bits whether a
-body is emitted inline (`emit`), called (`call`), one lane wide or sixteen, on any machine.
+body is emitted inline (`emit`), called (`call`), one lane wide or sixteen. Machines with AVX-512
+have faster forms of some functions (tables in registers, see `avx512`), within the same bounds but
+with bits of their own; the portable forms have the same bits on any machine.
 
 Two structures:
 

@@ -2,7 +2,8 @@
 
 erf: |x| <= 1: x + x P(x^2). Beyond: 1 - erfc(1) exp(t W(t)), t = |x| - 1, where
 log erfc(1 + t) = log erfc(1) + t W(t); the factor erfc(1) stays outside of the exponential, whose
-argument is then small where erfc matters. P and W are minimax polynomials (Remez).
+argument is then small where erfc matters. P and W are minimax polynomials (Remez). With AVX-512: by the table
+of `nodetables` in registers.
 
 erfc: exp(-x^2) * erfcx(x), the square kept as a sum of two; (1 + 2x) erfcx(x) is a polynomial in
 (x - 4) / (x + 4) (Shepherd and Laframboise, Math. Comp. 36, 1981; own minimax coefficients).
@@ -15,6 +16,7 @@ Only erf has a float32 form; the others take doubles. Start at `erf`.
 
 from __future__ import annotations
 
+from symgrad.codegen.vmath import avx512, nodetables
 from symgrad.codegen.vmath.exponential import EXP_RANGE, exp, exp_of_pair, scale
 from symgrad.codegen.vmath.logarithm import log
 from symgrad.codegen.vmath.notation import (
@@ -125,6 +127,8 @@ def _erf_inner(a: Value) -> Value:
 def erf(x: Value) -> Value:
     """Error function."""
     a = at_most(abs(x), ERF_ONE[x.kind])
+    if avx512.enabled():
+        return avx512.by_nodes(a, nodetables.ERF[x.kind]).copysign(x)
     inner = _erf_inner(a)
     t = a - 1.0
     outer = fma(exp(t * horner(t, ERF_W[x.kind])), -ERFC_ONE[x.kind], 1.0)

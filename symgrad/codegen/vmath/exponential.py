@@ -3,7 +3,8 @@
 x = n ln 2 + r with |r| <= ln(2)/2, n found by adding 1.5 * 2^52 (2^23 in float32), the
 subtraction split in two (Cody and Waite, *Software Manual for the Elementary Functions*,
 1980); e^r by a polynomial without table (after Tang, ACM TOMS 15, 1989). The result is scaled
-in two exact steps, so that overflow and gradual underflow need no branch.
+in two exact steps, or by one AVX-512 instruction with the same result, so that overflow and gradual
+underflow need no branch.
 
 `Reduced` carries n and r; `exp_of_pair` serves the power and the complementary error function.
 Coefficients: minimax (Remez) in relative error over the reduced interval. Start at `exp`.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from symgrad.codegen.vmath import avx512
 from symgrad.codegen.vmath.notation import (
     Value,
     at_least,
@@ -94,6 +96,8 @@ def power_of_two(shifted: Value, offset: int) -> Value:
 
 def scale(y: Value, shifted: Value) -> Value:
     """y * 2^n, n being the low bits of `shifted`, with one rounding even when subnormal."""
+    if avx512.enabled():
+        return avx512.scale(y, shifted - ROUNDING_SHIFT[y.kind])
     shift_bits = y.const(ROUNDING_SHIFT[y.kind]).bits()
     twice_biased = (shifted.bits() - shift_bits) + 2 * y.bias
     first = twice_biased >> 1

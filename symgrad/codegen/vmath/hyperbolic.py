@@ -2,7 +2,8 @@
 
 With x = n ln 2 + r, s = 2^(n-1) and t = 2^(-n-1): sinh x = (s - t) cosh r + (s + t) sinh r and
 cosh x = (s + t) cosh r + (s - t) sinh r, the two on the reduced range by minimax polynomials
-(Remez). tanh from expm1(2|x|) kept as a sum of two, with a corrected division.
+(Remez). tanh from expm1(2|x|) kept as a sum of two, with a corrected division; on float32 with
+AVX-512 by the table of `nodetables`.
 The inverses are log1p of an argument that carries its rounding error along.
 
 Only tanh has a float32 form; the others take doubles. Start at `tanh`.
@@ -10,6 +11,7 @@ Only tanh has a float32 form; the others take doubles. Start at `tanh`.
 
 from __future__ import annotations
 
+from symgrad.codegen.vmath import avx512, nodetables
 from symgrad.codegen.vmath.exponential import (
     LN2_LOW,
     expm1_parts,
@@ -54,6 +56,9 @@ SINH_P = hexes(
 
 def tanh(x: Value) -> Value:
     """Hyperbolic tangent."""
+    if x.kind == "float" and avx512.enabled():
+        table = nodetables.TANH_FLOAT
+        return avx512.by_nodes(at_most(abs(x), table.last), table).copysign(x)
     a = at_most(abs(x), TANH_ONE[x.kind])
     h, l = fast_two_sum(*expm1_parts(a + a, 0))
     d = h + 2.0

@@ -2,13 +2,15 @@
 
 x = 2^k m with m in [sqrt(1/2), sqrt(2)), f = m - 1, s = f / (2 + f):
 log m = f - (h - s (h + R(s^2))) with h = f^2/2, as in fdlibm's e_log.c (Sun, 1993). R is
-the project's own minimax polynomial. `split` finds k and f. Start at `log`.
+the project's own minimax polynomial. `split` finds k and f. With AVX-512 log goes by the table of
+`logarithmtable` instead. Start at `log`.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from symgrad.codegen.vmath import avx512, logarithmtable
 from symgrad.codegen.vmath.exponential import LN2_HIGH, LN2_LOW, TINY, exp
 from symgrad.codegen.vmath.notation import (
     Value,
@@ -83,6 +85,8 @@ def _series(f: Value) -> tuple[Value, Value, Value]:
 
 def log(x: Value) -> Value:
     """Natural logarithm."""
+    if avx512.enabled():
+        return logarithmtable.log(x)
     k, f, _ = split_any(x)
     s, h, r = _series(f)
     t = fma(s, h + r, k * LN2_LOW[x.kind])
