@@ -55,12 +55,15 @@ class JaxNames:
         return getattr(self._xp, name)
 
     def sum(self, x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+        """Sum over all elements or one axis."""
         return self._xp.sum(x, axis=dim, keepdims=keepdim)
 
     def mean(self, x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+        """Mean over all elements or one axis."""
         return self._xp.mean(x, axis=dim, keepdims=keepdim)
 
     def amax(self, x: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+        """Greatest over all elements or one axis."""
         return self._xp.max(x, axis=dim, keepdims=keepdim)
 
 
