@@ -40,7 +40,7 @@ SHOWN = 40
 
 KINDS: dict[type[Step], str] = {Loops: "loops", Product: "product", Routine: "library"}
 
-COPY_ELEMENTS = 1 << 22
+COPY_ELEMENTS = 1 << 23
 PRODUCT_SIZE = 512
 
 
@@ -52,7 +52,7 @@ class Ceilings:
     ----------
     threads : int
     bytes_per_s : float
-        Reading plus writing, of a copy of 32 MB of doubles.
+        Reading plus writing, of a copy of 64 MB of doubles.
     float64_per_s, float32_per_s : float
         Operations of a product of two square matrices of size 512.
     """
