@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 import types
 from collections import OrderedDict
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import symgrad as sg
 from symgrad import compat
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
 SCRIPT = """
 import sys
@@ -61,6 +65,12 @@ def test_script_for_torch_runs(tmp_path):
     weight = 1 - (1 - 0.25) * (1 - 0.125)
     assert done.stderr == ""
     assert done.stdout == f"__main__ ['2', '--more'] [[{weight}, {weight}]] 4.0\n"
+
+
+def test_example_for_torch_learns():
+    done = run(str(EXAMPLES / "spirals.py"))
+    assert done.stderr == ""
+    assert float(re.search(r"accuracy +([0-9.]+)", done.stdout)[1]) > 0.98
 
 
 def test_missing_script_is_told():
