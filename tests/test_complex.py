@@ -155,6 +155,7 @@ def test_linear_families_act_on_both_parts():
         (t[[0, 2], [1, 3]], z[[0, 2], [1, 3]]), (t.flip(0), z[::-1]), (sg.cat([t, t * 2]), np.concatenate([z, 2 * z])),
         (sg.einsum("ij,kj->ik", t, u.T.conj()), np.einsum("ij,kj->ik", z, w.T.conj())),
         (sg.vdot(t[0], u[:, 0]), np.vdot(z[0], w[:, 0])), (sg.outer(t[0], u[0]), np.outer(z[0], w[0])),
+        (t.prod(), z.prod()), (t.prod(0), z.prod(0)), (t.cumprod(1), z.cumprod(1)), (t[:0].prod(0), z[:0].prod(0)),
         (t.std(), z.std(ddof=1)), (t.var(0), z.var(0, ddof=1)), (t.norm(), np.linalg.norm(z)),
         (t.reshape(2, 6), z.reshape(2, 6)), (sg.where(t.real > 0, t, 1j), np.where(z.real > 0, z, 1j)),
         (sg.zeros(4, dtype=sg.complex128).index_add(0, sg.tensor([1, 1, 3]), u[:3, 0]), np.array([0, w[0, 0] + w[1, 0], 0, w[2, 0]])),
@@ -260,6 +261,9 @@ GRADIENTS = {
     "positions": (lambda z: z[[0, 1, 1, 3]] * 1j, lambda z: z[[0, 1, 1, 3]] * 1j),
     "as real": (sg.view_as_real, lambda z: np.stack([z.real, z.imag], -1)),
     "cumulative": (lambda z: z.cumsum(0), np.cumsum),
+    "product": (lambda z: z.prod(), np.prod),
+    "running products": (lambda z: z.cumprod(0), np.cumprod),
+    "sigmoid": (sg.sigmoid, lambda z: 1 / (1 + np.exp(-z))),
 }
 
 
@@ -288,6 +292,15 @@ def test_second_derivative_of_the_squared_magnitude():
     assert g.tolist() == [6 + 8j]
     (h,) = grad(g, z, sg.tensor([1 + 1j], dtype=sg.complex128))
     assert h.tolist() == [2 + 2j]
+
+
+def test_products_with_zeros_have_their_derivatives():
+    z = leaf([0j, 2 + 1j, 0j])
+    (g,) = grad(z.prod(), z, sg.tensor(1 + 0j, dtype=sg.complex128), create_graph=True)
+    assert g.tolist() == [0, 0, 0]
+    (h,) = grad(g[0], z, sg.tensor(1 + 0j, dtype=sg.complex128))
+    # g[0] is conj(z1 z2), whose real part is that of z1 z2.
+    assert h.tolist() == [0, 0, 2 - 1j]
 
 
 def test_hessian_vector_product_is_the_difference_of_gradients():
@@ -479,7 +492,8 @@ def test_vmap_and_forward_mode():
         (sg.floor, "not implemented for 'ComplexDouble'"),
         (lambda z: sg.clamp(z, 0), "not implemented for 'ComplexDouble'"),
         (sg.erf, "not implemented for 'ComplexDouble'"),
-        (lambda z: z.prod(), "not implemented for 'ComplexDouble'"),
+        (lambda z: z.cummax(0), "not implemented for 'ComplexDouble'"),
+        (lambda z: sg.nn.functional.mse_loss(z, z), "not implemented for 'ComplexDouble'"),
         (lambda z: z.logsumexp(0), "not implemented for 'ComplexDouble'"),
         (lambda z: (z * 2).sum().backward(), "only for real scalar outputs but got symgrad.complex128"),
         (lambda z: sg.ones(1).imag, "imag is not implemented for tensors with non-complex dtypes"),

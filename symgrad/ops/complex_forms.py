@@ -215,6 +215,21 @@ def sech_squared(z: Pair) -> Pair:
     return div((w[0] * four, w[1] * four), mul(below, below))
 
 
+def sigmoid(z: Pair) -> Pair:
+    """1 / (1 + e**-z): with w = e**-z for Re z >= 0, else with w = e**z, which then is on top."""
+    x, y = z
+    left = x < 0.0
+    w = exp((r.where(left, x, -x), r.where(left, y, -y)))
+    one, zero = _number(x, 1.0), _number(x, 0.0)
+    return div((r.where(left, w[0], one), r.where(left, w[1], zero)), (w[0] + one, w[1]))
+
+
+def logistic_density(z: Pair) -> Pair:
+    """sigmoid(z) * sigmoid(-z): a quarter of sech(z / 2)**2."""
+    re, im = sech_squared((z[0] * 0.5, z[1] * 0.5))
+    return re * _number(re, 0.25), im * _number(re, 0.25)
+
+
 def _fixed(y: Pair) -> complex | None:
     """The exponent if it is compiled in."""
     re, im = y

@@ -239,7 +239,18 @@ def cumprod(input: Expr, dim: int, *, dtype: DType | None = None) -> Expr:
     """Running product along a dimension; right derivatives at zeros of any number."""
     axis = _dim_of("cumprod", input, dim)
     x = summed_dtype(input, dtype)
+    if x.dtype.is_complex:
+        return _products_by_doubling(x, axis) if x.ndim else x
     return cumprod_axis(x, dim=axis) if x.ndim else x
+
+
+def _products_by_doubling(x: Expr, dim: int) -> Expr:
+    """Running products, each step joining runs of twice the length (Hillis and Steele, 1986)."""
+    step = 1
+    while step < x.shape[dim]:
+        x = x * _shifted(x, dim, step, 1.0)
+        step *= 2
+    return x
 
 
 def _ref_running(latest: Callable[..., Any], better: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,7 +16,7 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.family import composite
+from symgrad.family import composite, refused
 from symgrad.op import cast_to, value_of
 from symgrad.ops.alias import detach, head
 from symgrad.ops.arithmetic import add, div, eq, keep, mul, ne, not_implemented, sub, where
@@ -307,6 +307,8 @@ def cosine_similarity(x1: Expr, x2: Expr, dim: int = 1, eps: float = 1e-8) -> Ex
     rank = x1.ndim if x1.ndim > x2.ndim else x2.ndim
     at = wrap_dim("cosine_similarity", dim, rank)
     product = mul(x1, x2)
+    if product.dtype.is_complex:
+        raise refused("cosine_similarity", product.dtype)
     a, b = (v if v.shape == product.shape else expand(v, product.shape) for v in (x1, x2))
     first = clamp_min(norm(a, 2.0, at, True), eps)
     second = clamp_min(norm(b, 2.0, at, True), eps)

@@ -19,9 +19,11 @@ from symgrad.dtypes import DType
 from symgrad.expr import Expr
 from symgrad.family import Reduce, composite, op
 from symgrad.op import cast_to
-from symgrad.ops.arithmetic import keep, ne
+from symgrad.ops.arithmetic import keep, mul, ne
 from symgrad.ops.movement import (
     expand,
+    full,
+    join_axis,
     narrow_step,
     permute,
     reshape,
@@ -266,7 +268,19 @@ def prod(
     input: Expr, dim: int | None = None, keepdim: bool = False, *, dtype: DType | None = None
 ) -> Expr:
     """Product over one dimension, or of all elements; right derivatives at zeros of any number."""
-    return whole("prod", prod_axis, summed_dtype(input, dtype), dim, keepdim)
+    x = summed_dtype(input, dtype)
+    return whole("prod", _product_by_halves if x.dtype.is_complex else prod_axis, x, dim, keepdim)
+
+
+def _product_by_halves(x: Expr, *, dim: int) -> Expr:
+    """The product along an axis as a balanced tree of products."""
+    while x.shape[dim] > 1:
+        half = x.shape[dim] // 2
+        product = mul(part(x, dim, 0, half), part(x, dim, half, half))
+        rest = part(x, dim, 2 * half, x.shape[dim] - 2 * half)
+        x = join_axis(product, rest, dim=dim) if rest.shape[dim] else product
+    shape = x.shape[:dim] + x.shape[dim + 1 :]
+    return reshape(x, shape) if x.shape[dim] else full(1.0, shape, x.dtype)
 
 
 @composite(

@@ -14,6 +14,7 @@ import numpy as np
 
 from symgrad.expr import Expr
 from symgrad.family import Elementwise, composite, op
+from symgrad.ops import complex_forms
 from symgrad.ops.arithmetic import Binary, Number, div, eq, logical_and, mul, sub, where
 from symgrad.ops.choice import isinf
 from symgrad.ops.transcendental import (
@@ -57,6 +58,7 @@ def _lerche(s: int, terms: int) -> list[float]:
 @op
 class sigmoid(Unary):
     """Logistic function 1 / (1 + exp(-x)), with its full lower tail."""
+    parts = complex_forms.sigmoid
 
     def ref(x: Any) -> Any:
         e = np.exp(-np.abs(x))
@@ -77,6 +79,7 @@ class logistic_density(Unary):
     """sigmoid(x) * sigmoid(-x), with full tails: the derivative of sigmoid."""
 
     public = False
+    parts = complex_forms.logistic_density
 
     def ref(x: Any) -> Any:
         e = np.exp(-np.abs(x))
