@@ -160,6 +160,53 @@ def test_dropout_scales_what_it_keeps():
     assert layer.eval()(sg.ones(3)).tolist() == [1.0, 1.0, 1.0]
 
 
+def maps(cell, x, h):
+    """What a recurrent cell's gates get from input and state."""
+    wi, wh, bi, bh = (p.detach().numpy() for p in cell.parameters())
+    return x @ wi.T + bi, h @ wh.T + bh
+
+
+def test_recurrent_cells_by_their_equations():
+    x, h, c = numbers(4, 3), numbers(4, 2, seed=2), numbers(4, 2, seed=3)
+    plain = filled(nn.RNNCell(3, 2))
+    a, b = maps(plain, x, h)
+    close(plain(T(x), T(h)), np.tanh(a + b))
+    long = filled(nn.LSTMCell(3, 2))
+    a, b = maps(long, x, h)
+    i, f, g, o = np.split(a + b, 4, axis=1)
+    memory = special.expit(f) * c + special.expit(i) * np.tanh(g)
+    found = long(T(x), (T(h), T(c)))
+    close(found[1], memory)
+    close(found[0], special.expit(o) * np.tanh(memory))
+    gated = filled(nn.GRUCell(3, 2))
+    a, b = maps(gated, x, h)
+    (ra, za, na), (rb, zb, nb) = np.split(a, 3, axis=1), np.split(b, 3, axis=1)
+    z = special.expit(za + zb)
+    new = np.tanh(na + special.expit(ra + rb) * nb)
+    close(gated(T(x), T(h)), (1 - z) * new + z * h)
+    a, b = maps(gated, x, np.zeros((4, 2)))
+    assert gated(T(x)).shape == (4, 2)
+
+
+def test_attention_of_several_heads():
+    layer = filled(nn.MultiheadAttention(4, 2, batch_first=True))
+    q, k = numbers(1, 3, 4), numbers(1, 5, 4, seed=2)
+    mask = np.triu(np.ones((3, 5), bool), 3)
+    weights, bias, out, out_bias = (p.detach().numpy() for p in layer.parameters())
+    parts = [x[0] @ weights[4 * n : 4 * n + 4].T + bias[4 * n : 4 * n + 4] for n, x in enumerate((q, k, k))]
+    heads, seen = [], []
+    for h in range(2):
+        mine = [p[:, 2 * h : 2 * h + 2] for p in parts]
+        scores = np.where(mask, -np.inf, mine[0] @ mine[1].T / np.sqrt(2))
+        seen.append(special.softmax(scores, axis=1))
+        heads.append(seen[-1] @ mine[2])
+    found, shown = layer(T(q), T(k), T(k), attn_mask=sg.tensor(mask))
+    close(found[0], np.concatenate(heads, axis=1) @ out.T + out_bias)
+    close(shown[0], np.mean(seen, axis=0))
+    padded, _ = layer(T(q), T(k), T(k), key_padding_mask=sg.tensor([[False, False, False, True, True]]))
+    close(padded, layer(T(q), T(k[:, :3]), T(k[:, :3]))[0].detach().numpy())
+
+
 X = np.linspace(-3, 3, 13)
 
 

@@ -23,6 +23,8 @@ _PLACES = {
         "PReLU ReLU ReLU6 SELU Sigmoid SiLU Softmax Softmin Softplus Softshrink Softsign Tanh Tanhshrink "
         "Threshold"
     ),
+    "recurrent": "GRUCell LSTMCell RNNCell",
+    "attention": "MultiheadAttention",
     "loss": (
         "BCELoss BCEWithLogitsLoss CrossEntropyLoss GaussianNLLLoss HuberLoss KLDivLoss L1Loss MSELoss "
         "NLLLoss SmoothL1Loss"
