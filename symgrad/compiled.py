@@ -488,8 +488,16 @@ class Compiled:
             trace = self._latest()
             leaves = [drawn(node) for node in trace.inputs]
         keys = [drawn(node) for _, node in trace.draws]
-        arrays = trace.arrays(leaves, keys)
-        return measured(trace.recipe.program, tuple([as_parts(a) for a in arrays]))
+        arrays = tuple([as_parts(a) for a in trace.arrays(leaves, keys)])
+        try:
+            return measured(trace.recipe.program, arrays)
+        except (RuntimeError, ValueError, IndexError) as error:
+            if args or kwargs:
+                raise
+            raise RuntimeError(
+                f"report: drawn values do not suit {self.__name__} (got {type(error).__name__}: "
+                f"{error}); pass arguments to measure with"
+            ) from error
 
 
 def compile(function: Callable[..., Any] | None = None) -> Any:

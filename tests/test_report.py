@@ -83,6 +83,14 @@ def test_drawn_values_stand_for_arguments():
     assert report.call_s > 0
 
 
+def test_drawn_values_that_do_not_suit_are_refused():
+    f = sg.compile(lambda x: sg.linalg.cholesky(-x))
+    f(-np.eye(4))
+    with pytest.raises(RuntimeError, match=r"report: drawn values do not suit .*pass arguments"):
+        f.report()
+    assert f.report(-np.eye(4)).call_s > 0
+
+
 def test_measuring_leaves_arguments_captured_tensors_and_generators_alone():
     w = sg.ones(3, dtype=sg.float64)
     sg.manual_seed(1)
