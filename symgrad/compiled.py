@@ -403,7 +403,8 @@ class Compiled:
             trace.writer = into_entry(trace.recipe, args, trace.tree, self._write)
         targets = _fitting(out, trace)
         if trace.writer is not None:
-            self._writer = trace.writer
+            # In place of the method, so that `f.into` is the native function itself: 60 ns less.
+            self._writer = self.into = trace.writer  # type: ignore[method-assign]
         for target, value in zip(targets, self._compute(trace, leaves), strict=True):
             target[...] = value.look() if isinstance(value, Tensor) else value
         return out
