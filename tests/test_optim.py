@@ -146,6 +146,21 @@ def test_groups_have_their_own_settings():
     assert "Parameter Group 2" in repr(optimizer) and "    lr: 0.5" in repr(optimizer)
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+def test_parameters_count_their_own_steps(loaded):
+    a, b = (sg.tensor([1.0], dtype=F64, requires_grad=True) for _ in range(2))
+    optimizer = optim.Adam([a, b], lr=0.1)
+    for k in range(6):
+        optimizer.zero_grad()
+        (a * 2 + b * 3 if k in (0, 3, 5) else a * 2).sum().backward()
+        optimizer.step()
+        if loaded:
+            optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    assert [optimizer.state[t]["step"].item() for t in (a, b)] == [6.0, 3.0]
+    # With a constant gradient both means are exact once corrected: each step is lr (up to eps).
+    assert a.item() == pytest.approx(1 - 0.6, abs=1e-8) and b.item() == pytest.approx(1 - 0.3, abs=1e-8)
+
+
 def test_closures_and_hooks():
     w = sg.tensor([1.0], dtype=F64, requires_grad=True)
     optimizer, log = optim.SGD([w], lr=0.25), []
@@ -466,7 +481,10 @@ def test_a_compiled_step_is_the_step():
         (lambda p: optim.SGD(p, lr=0.1), sgd(0.1)),
         (lambda p: optim.AdamW(p, lr=0.1), adam(0.1, decay=0.01, decoupled=True)),
         (lambda p: optim.RMSprop(p, lr=0.1, momentum=0.5), rmsprop(0.1, momentum=0.5)),
-        (lambda p: optim.Adagrad(p, 0.5, lr_decay=0.1, initial_accumulator_value=0.2), adagrad(0.5, 0.1, 0.2)),
+        (
+            lambda p: optim.Adagrad(p, 0.5, lr_decay=0.1, initial_accumulator_value=0.2),
+            adagrad(0.5, 0.1, 0.2),
+        ),
     ],
 )
 def test_steps_may_be_compiled_from_the_first(make, update):

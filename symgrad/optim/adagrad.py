@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from symgrad.creation import full_like
-from symgrad.optim.optimizer import Group, Optimizer, State, check_at_least_zero, step_count
+from symgrad.optim.optimizer import Group, Optimizer, State, check_at_least_zero
 
 
 class Adagrad(Optimizer):
@@ -48,17 +48,18 @@ class Adagrad(Optimizer):
             "maximize": maximize, "differentiable": differentiable, "fused": fused,
         }  # fmt: skip
         super().__init__(params, defaults)
+        count = self.first_count()
         for group in self.param_groups:
             for p in group["params"]:
                 self.state[p] = {
-                    "step": step_count(),
+                    "step": count,
                     "sum": full_like(p, float(initial_accumulator_value)),
                 }
 
     def update(self, p: Any, gradient: Any, state: State, group: Group) -> None:
         """One step of one parameter."""
-        step, total = state["step"], state["sum"]
-        step.add_(1)
+        step: Any = self.counted(state)
+        total = state["sum"]
         if group["weight_decay"] != 0:
             gradient = gradient + group["weight_decay"] * p
         total.add_(gradient * gradient)

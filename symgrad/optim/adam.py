@@ -12,7 +12,6 @@ from symgrad.optim.optimizer import (
     State,
     check_at_least_zero,
     kept,
-    step_count,
 )
 
 
@@ -69,14 +68,13 @@ class Adam(Optimizer):
     def update(self, p: Any, gradient: Any, state: State, group: Group) -> None:
         """One step of one parameter."""
         if not state:
-            state["step"] = step_count()
+            state["step"] = self.first_count()
             state["exp_avg"] = kept(zeros_like(p))
             state["exp_avg_sq"] = kept(zeros_like(p))
             if group["amsgrad"]:
                 state["max_exp_avg_sq"] = kept(zeros_like(p))
-        step, first, second = state["step"], state["exp_avg"], state["exp_avg_sq"]
+        first, second = state["exp_avg"], state["exp_avg_sq"]
         lr, decay = group["lr"], group["weight_decay"]
-        step.add_(1)
         if decay != 0 and group["decoupled_weight_decay"]:
             p.mul_(1 - lr * decay)
         elif decay != 0:
@@ -88,10 +86,20 @@ class Adam(Optimizer):
         if group["amsgrad"]:
             largest = state["max_exp_avg_sq"]
             largest.copy_(FUNCTIONS["maximum"](largest, second))
-        # Both means start at zero; what is missing from the sum of their weights is made up for.
-        size = lr / (1 - beta1**step)
-        root = (1 - beta2**step).sqrt()
+        size, root = self._corrected(self.counted(state), group)
         p.sub_(size * first / (largest.sqrt() / root + group["eps"]))
+
+    def _corrected(self, step: Any, group: Group) -> tuple[Any, Any]:
+        """The rate, and the root of what squares are divided by.
+
+        Both means start at zero; what is missing from the sum of their weights is made up for.
+        """
+        lr, (beta1, beta2) = group["lr"], group["betas"]
+        key = (id(step), id(lr), beta1, beta2)
+        found = self.shared.get(key)
+        if found is None:
+            found = self.shared[key] = (lr / (1 - beta1**step), (1 - beta2**step).sqrt())
+        return found
 
 
 class AdamW(Adam):

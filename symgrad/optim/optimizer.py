@@ -67,6 +67,8 @@ class Optimizer:
         What is remembered of each parameter.
     stepped : bool
         Whether a step was made.
+    shared : dict
+        What parameters share within one step.
 
     Notes
     -----
@@ -90,6 +92,7 @@ class Optimizer:
         self.state: defaultdict[Tensor, State] = defaultdict(dict)
         self.param_groups: list[Group] = []
         self.stepped = False
+        self.shared: dict[Any, Any] = {}
         self._step_pre_hooks: dict[int, Any] = {}
         self._step_post_hooks: dict[int, Any] = {}
         groups = list(params)
@@ -151,12 +154,14 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = closure()
+        self.shared = {}
         with no_grad():
             for group in self.param_groups:
                 for p in group["params"]:
                     if p.grad is not None:
                         gradient = -p.grad if group.get("maximize") else p.grad
                         self.update(p, gradient, self.state[p], group)
+        self.shared = {}
         return loss
 
     step = _with_hooks(step)
@@ -164,6 +169,31 @@ class Optimizer:
     def update(self, p: Any, gradient: Any, state: State, group: Group) -> None:
         """Change one parameter; subclasses define it, or `step` itself."""
         raise NotImplementedError
+
+    def counted(self, state: State) -> Tensor:
+        """The number of a parameter's step: ``state["step"]`` moved on by one.
+
+        Parameters that were always changed together share one tensor, which is moved on once.
+        """
+        before: Any = state["step"]
+        after = self.shared.get(("step", id(before)))
+        if after is None:
+            sharing = [p for p, values in self.state.items() if values.get("step") is before]
+            if all(p.grad is not None for p in sharing):
+                after = before.add_(1)
+            else:
+                refuse_tracing(type(self).__name__)
+                after = before + 1
+            self.shared["step", id(before)] = self.shared["step", id(after)] = after
+        state["step"] = after
+        return after
+
+    def first_count(self) -> Tensor:
+        """The count of parameters that are changed for the first time: it starts at 0."""
+        count = self.shared.get("first")
+        if count is None:
+            count = self.shared["first"] = kept(tensor(0.0, dtype=dtypes.float64))
+        return count
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forget all parameters' gradients, or write zeros into them."""
@@ -218,9 +248,13 @@ class Optimizer:
                 {**deepcopy({k: v for k, v in new.items() if k != "params"}), "params": own["params"]}
             )
         state: defaultdict[Tensor, State] = defaultdict(dict)
+        counts: dict[float, Tensor] = {}
         for number, values in state_dict["state"].items():
             p = of_number[number]
-            state[p] = {name: _own_copy(name, value, p) for name, value in values.items()}
+            state[p] = {name: _own_copy(value, p) for name, value in values.items()}
+            if "step" in values:
+                reached = float(values["step"])
+                state[p]["step"] = counts.setdefault(reached, tensor(reached, dtype=dtypes.float64))
         self.state = state
         self.param_groups = groups
 
@@ -232,13 +266,11 @@ class Optimizer:
         return "\n".join([*lines, ")"])
 
 
-def _own_copy(name: str, value: Any, p: Tensor) -> Any:
-    """A copy of a remembered value, in the dtype of its parameter; the step count keeps its own."""
+def _own_copy(value: Any, p: Tensor) -> Any:
+    """A copy of a remembered value, in the dtype of its parameter."""
     if not isinstance(value, Tensor):
         return deepcopy(value)
     copy: Any = value.detach()
-    if name == "step":
-        return copy.to(dtypes.float64).clone()
     return copy.to(p.dtype).clone() if p.dtype.is_floating_point else copy.clone()
 
 
@@ -251,11 +283,6 @@ def kept(made: Tensor) -> Tensor:
     if STATE.tracing:
         made._node.serial = -1
     return made
-
-
-def step_count() -> Tensor:
-    """A count of steps that starts at 0. As a tensor it stays right inside compiled functions."""
-    return kept(tensor(0.0, dtype=dtypes.float64))
 
 
 def refuse_tracing(name: str) -> None:

@@ -11,7 +11,6 @@ from symgrad.optim.optimizer import (
     State,
     check_at_least_zero,
     kept,
-    step_count,
 )
 
 
@@ -62,13 +61,13 @@ class RMSprop(Optimizer):
     def update(self, p: Any, gradient: Any, state: State, group: Group) -> None:
         """One step of one parameter."""
         if not state:
-            state["step"] = step_count()
+            state["step"] = self.first_count()
             state["square_avg"] = kept(zeros_like(p))
             if group["momentum"] > 0:
                 state["momentum_buffer"] = kept(zeros_like(p))
             if group["centered"]:
                 state["grad_avg"] = kept(zeros_like(p))
-        state["step"].add_(1)
+        self.counted(state)
         if group["weight_decay"] != 0:
             gradient = gradient + group["weight_decay"] * p
         alpha, squares = group["alpha"], state["square_avg"]
