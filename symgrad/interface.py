@@ -313,6 +313,16 @@ def make_in_place(name: str, source: Callable[..., Any]) -> Callable[..., Any]:
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     name: make_function(name, source) for name, source in public_names().items()
 }
+_choose = FUNCTIONS["where"]
+
+
+def _where_function(condition: Any, *args: Any, **kwargs: Any) -> Any:
+    if not args and not kwargs:
+        return FUNCTIONS["nonzero"](condition, as_tuple=True)
+    return _choose(condition, *args, **kwargs)
+
+
+FUNCTIONS["where"] = _document(_where_function, "where", public_names()["where"])
 
 
 def _binary(source: Callable[..., Any], swapped: bool = False) -> Callable[..., Any]:
@@ -320,11 +330,11 @@ def _binary(source: Callable[..., Any], swapped: bool = False) -> Callable[..., 
     pair = source.pair  # type: ignore[attr-defined]
 
     def method(self: Tensor, other: Any) -> Any:
-        if type(other) is Tensor:
+        if isinstance(other, Tensor):
             y: Any = other.expr()
         elif isinstance(other, bool | int | float | complex):
             y = other
-        elif isinstance(other, Tensor | np.ndarray | np.number | np.bool_):
+        elif isinstance(other, np.ndarray | np.number | np.bool_):
             y = unwrap(other)
         else:
             return NotImplemented
@@ -333,7 +343,7 @@ def _binary(source: Callable[..., Any], swapped: bool = False) -> Callable[..., 
         if node is None:
             node = source(y, x) if swapped else source(x, y)
         made = from_one(self, node)
-        if type(other) is Tensor:
+        if isinstance(other, Tensor):
             family = other._family
             if family is not None and family.storage.outside is not None:
                 run_now(made)

@@ -147,3 +147,11 @@ def test_losses_kept_in_a_list_do_not_keep_each_step_alive():
             x.sub_(0.1 * x.grad)
         x.grad = None
     assert [round(v.item(), 6) for v in losses] == [round(3 * 0.64**k, 6) for k in range(5)]
+
+
+def test_an_operator_with_a_parameter_whose_memory_is_shared_runs_at_once():
+    w = sg.nn.Parameter(sg.tensor([1.0]))
+    a = w.detach().numpy()
+    y = sg.tensor([1.0]) * w
+    a[0] = 5.0
+    assert y.item() == 1.0
