@@ -48,6 +48,10 @@ def _widened(body: Callable[..., Value]) -> Kernel:
     return Kernel(body, float_body=body)
 
 
+def _pow(x: Value, y: Value) -> Value:
+    return floatlanes.pow(x, y) if x.kind == "float" else power.pow(x, y)
+
+
 KERNELS: dict[str, Kernel] = {
     "exp": Kernel(exponential.exp),
     "exp2": Kernel(exponential.exp2),
@@ -74,7 +78,7 @@ KERNELS: dict[str, Kernel] = {
     "erf": Kernel(errorfunction.erf),
     "erfc": Kernel(errorfunction.erfc, float_body=floatlanes.erfc),
     "erfinv": _widened(errorfunction.erfinv),
-    "pow": Kernel(power.pow, 2, floatlanes.pow),
+    "pow": Kernel(_pow, 2),
     "lgamma": _widened(gamma.lgamma),
     "digamma": _widened(gamma.digamma),
 }

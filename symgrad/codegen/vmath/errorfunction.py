@@ -2,8 +2,8 @@
 
 erf: |x| <= 1: x + x P(x^2). Beyond: 1 - erfc(1) exp(t W(t)), t = |x| - 1, where
 log erfc(1 + t) = log erfc(1) + t W(t); the factor erfc(1) stays outside of the exponential, whose
-argument is then small where erfc matters. P and W are minimax polynomials (Remez). With AVX-512: by the table
-of `nodetables` in registers.
+argument is then small where erfc matters. P and W are minimax polynomials (Remez). With AVX-512:
+by the table of `nodetables` in registers.
 
 erfc: exp(-x^2) * erfcx(x), the square kept as a sum of two; (1 + 2x) erfcx(x) is a polynomial in
 (x - 4) / (x + 4) (Shepherd and Laframboise, Math. Comp. 36, 1981; own minimax coefficients).
@@ -139,12 +139,12 @@ def erfc(x: Value) -> Value:
     """1 - erf(x), with a full tail."""
     a = at_most(abs(x), ERFC_ZERO)
     square, square_low = two_product(a, a)
-    y, shifted = exp_of_pair(at_least(-square, EXP_RANGE[x.kind][0]), -square_low)
+    y, reduced = exp_of_pair(at_least(-square, EXP_RANGE[x.kind][0]), -square_low)
     t = (a - ERFCX_CENTRE) / (a + ERFCX_CENTRE)
     bottom = fma(a, 2.0, 1.0)
     bottom_low = fma(a, 2.0, 1.0 - bottom)
     top, top_low = two_product(horner(t, ERFCX_T), y)
-    result = scale(divide_pairs(top, top_low, bottom, bottom_low), shifted)
+    result = scale(divide_pairs(top, top_low, bottom, bottom_low), reduced)
     outer = select(x < 0.0, 2.0 - result, result)
     # Where erf is at most 1/2 its rounding error is at most that of the difference.
     return select(a < ERF_HALF, 1.0 - _erf_inner(a).copysign(x), outer)

@@ -2,9 +2,10 @@
 
 x = n ln 2 + r with |r| <= ln(2)/2, n found by adding 1.5 * 2^52 (2^23 in float32), the
 subtraction split in two (Cody and Waite, *Software Manual for the Elementary Functions*,
-1980); e^r by a polynomial without table (after Tang, ACM TOMS 15, 1989). The result is scaled
-in two exact steps, or by one AVX-512 instruction with the same result, so that overflow and gradual
-underflow need no branch.
+1980); e^r by a polynomial without table (after Tang, ACM TOMS 15, 1989). The result is scaled in
+two exact steps, or by one AVX-512 instruction with the same result, so that overflow and gradual
+underflow need no branch. Doubles with AVX-512 take Tang's table as well: n in sixteenths, of
+which the fraction selects 2^(j/16) in registers, and a shorter polynomial.
 
 `Reduced` carries n and r; `exp_of_pair` serves the power and the complementary error function.
 Coefficients: minimax (Remez) in relative error over the reduced interval. Start at `exp`.
@@ -71,6 +72,25 @@ EXP2_P = {
     ),
     "float": hexes("0x1.ebfbdcp-3 0x1.c6af84p-5 0x1.3b2daep-7 0x1.5f0716p-10 0x1.41ae8cp-13"),
 }
+# By table: 2^(j/16) as a sum of two, and (e^r - 1 - r) / r^2 on |r| <= ln(2)/32.
+TABLE_STEPS = 16.0
+ROOTS = hexes(
+    "0x1p+0 0x1.0b5586cf9890fp+0 0x1.172b83c7d517bp+0 0x1.2387a6e756238p+0"
+    " 0x1.306fe0a31b715p+0 0x1.3dea64c123422p+0 0x1.4bfdad5362a27p+0 0x1.5ab07dd485429p+0"
+    " 0x1.6a09e667f3bcdp+0 0x1.7a11473eb0187p+0 0x1.8ace5422aa0dbp+0 0x1.9c49182a3f09p+0"
+    " 0x1.ae89f995ad3adp+0 0x1.c199bdd85529cp+0 0x1.d5818dcfba487p+0 0x1.ea4afa2a490dap+0"
+)
+ROOTS_LOW = hexes(
+    "0x0p+0 0x1.8a62e4adc610bp-54 -0x1.19041b9d78a76p-55 0x1.9b07eb6c70573p-54"
+    " 0x1.6f46ad23182e4p-55 0x1.ada0911f09ebcp-55 0x1.d4397afec42e2p-56"
+    " 0x1.6324c054647adp-54 -0x1.bdd3413b26456p-54 -0x1.41577ee04992fp-55"
+    " 0x1.6e9f156864b27p-54 0x1.c7c46b071f2bep-56 0x1.7a1cd345dcc81p-54"
+    " 0x1.11065895048ddp-55 0x1.2ed02d75b3707p-55 -0x1.e9c23179c2893p-54"
+)
+ROOT_P = hexes(
+    "0x1.0000000000005p-1 0x1.555555548f728p-3 0x1.555555545e93dp-5 0x1.11123abf04506p-7"
+    " 0x1.6c185e05b7a2bp-10"
+)
 
 
 class Reduced(NamedTuple):
@@ -81,9 +101,9 @@ class Reduced(NamedTuple):
     r: Value
 
 
-def reduce(x: Value) -> Reduced:
-    """Split off the nearest multiple of ln 2; r is exact but for the low part of ln 2."""
-    shift = ROUNDING_SHIFT[x.kind]
+def reduce(x: Value, steps: float = 1.0) -> Reduced:
+    """Split off the nearest multiple of ln(2)/steps; r is exact but for the low part of ln 2."""
+    shift = ROUNDING_SHIFT[x.kind] / steps
     shifted = fma(x, LOG2E[x.kind], shift)
     n = shifted - shift
     return Reduced(shifted, n, fma(-n, LN2_HIGH[x.kind], x))
@@ -94,10 +114,11 @@ def power_of_two(shifted: Value, offset: int) -> Value:
     return ((shifted.bits() + (shifted.bias + offset)) << shifted.mantissa_bits).floats()
 
 
-def scale(y: Value, shifted: Value) -> Value:
-    """y * 2^n, n being the low bits of `shifted`, with one rounding even when subnormal."""
+def scale(y: Value, reduced: Reduced) -> Value:
+    """y * 2^floor(n) with one rounding even when subnormal."""
     if avx512.enabled():
-        return avx512.scale(y, shifted - ROUNDING_SHIFT[y.kind])
+        return avx512.scale(y, reduced.n)
+    shifted = reduced.shifted
     shift_bits = y.const(ROUNDING_SHIFT[y.kind]).bits()
     twice_biased = (shifted.bits() - shift_bits) + 2 * y.bias
     first = twice_biased >> 1
@@ -105,6 +126,23 @@ def scale(y: Value, shifted: Value) -> Value:
     first_factor = (first << y.mantissa_bits).floats()
     second_factor = (second << y.mantissa_bits).floats()
     return (y * first_factor) * second_factor
+
+
+def tabled(x: Value) -> bool:
+    """Whether exponentials of this kind go by table; float32 would not gain."""
+    return x.kind == "double" and avx512.enabled()
+
+
+def _tabled_parts(reduced: Reduced, r: Value) -> tuple[Value, Value]:
+    """(T, rest): 2^(n - floor(n)) e^r as a sum of two, n in sixteenths, T from the table."""
+    index = reduced.shifted.bits()
+    root, root_low = avx512.look_up(index, r.kind, ROOTS), avx512.look_up(index, r.kind, ROOTS_LOW)
+    return root, fma(root, fma(r * r, horner(r, ROOT_P), r), root_low)
+
+
+def _tabled_exp(reduced: Reduced, r: Value) -> Value:
+    root, rest = _tabled_parts(reduced, r)
+    return root + rest
 
 
 def _exp_of_reduced(r: Value) -> Value:
@@ -115,9 +153,14 @@ def _exp_of_reduced(r: Value) -> Value:
 def exp(x: Value) -> Value:
     """e^x."""
     low, high = EXP_RANGE[x.kind]
-    reduced = reduce(at_least(at_most(x, high), low))
+    x = at_least(at_most(x, high), low)
+    if tabled(x):
+        reduced = reduce(x, TABLE_STEPS)
+        r = fma(-reduced.n, LN2_LOW[x.kind], reduced.r)
+        return scale(_tabled_exp(reduced, r), reduced)
+    reduced = reduce(x)
     r = fma(-reduced.n, LN2_LOW[x.kind], reduced.r)
-    return scale(_exp_of_reduced(r), reduced.shifted)
+    return scale(_exp_of_reduced(r), reduced)
 
 
 def exp2(x: Value) -> Value:
@@ -126,16 +169,17 @@ def exp2(x: Value) -> Value:
     x = at_least(at_most(x, high), low)
     shift = ROUNDING_SHIFT[x.kind]
     shifted = x + shift
-    r = x - (shifted - shift)
+    n = shifted - shift
+    r = x - n
     y = fma(r, fma(r, horner(r, EXP2_P[x.kind]), LN2[x.kind]), 1.0)
-    return scale(y, shifted)
+    return scale(y, Reduced(shifted, n, r))
 
 
-def exp_of_pair(high: Value, low: Value) -> tuple[Value, Value]:
-    """e^(high + low) as (y, shifted), to be joined by `scale`; `high` within EXP_RANGE."""
-    reduced = reduce(high)
+def exp_of_pair(high: Value, low: Value) -> tuple[Value, Reduced]:
+    """e^(high + low) as (y, reduced), to be joined by `scale`; `high` within EXP_RANGE."""
+    reduced = reduce(high, TABLE_STEPS if tabled(high) else 1.0)
     r = reduced.r + fma(-reduced.n, LN2_LOW[high.kind], low)
-    return _exp_of_reduced(r), reduced.shifted
+    return _tabled_exp(reduced, r) if tabled(high) else _exp_of_reduced(r), reduced
 
 
 def expm1_parts(x: Value, offset: int) -> tuple[Value, Value]:
@@ -162,16 +206,26 @@ def expm1(x: Value) -> Value:
     return select(abs(x) < TINY[x.kind], x, result)
 
 
-def sigmoid(x: Value) -> Value:
-    """1 / (1 + e^-x), without overflow and with a full tail."""
-    low, _ = EXP_RANGE[x.kind]
-    reduced = reduce(at_least(-abs(x), low))
-    # Where the quotient is just below a power of 2 and e^-x just above, an error of e^-x counts
-    # twice: hence a sum of two.
+def _exp_as_pair(x: Value) -> tuple[Value, Value, Reduced]:
+    """e^x as a sum of two, to be scaled."""
+    if tabled(x):
+        reduced = reduce(x, TABLE_STEPS)
+        root, rest = _tabled_parts(reduced, fma(-reduced.n, LN2_LOW[x.kind], reduced.r))
+        return *fast_two_sum(root, rest), reduced
+    reduced = reduce(x)
     r, r_low = fast_two_sum(reduced.r, -(reduced.n * LN2_LOW[x.kind]))
     y, y_low = fast_two_sum(r.const(1.0), r)
     y, y_low = fast_two_sum(y, y_low + fma(r * r, horner(r, EXPM1_P[x.kind]), r_low))
-    e, e_low = scale(y, reduced.shifted), scale(y_low, reduced.shifted)
+    return y, y_low, reduced
+
+
+def sigmoid(x: Value) -> Value:
+    """1 / (1 + e^-x), without overflow and with a full tail."""
+    low, _ = EXP_RANGE[x.kind]
+    # Where the quotient is just below a power of 2 and e^-x just above, an error of e^-x counts
+    # twice: hence a sum of two.
+    y, y_low, reduced = _exp_as_pair(at_least(-abs(x), low))
+    e, e_low = scale(y, reduced), scale(y_low, reduced)
     d, d_low = fast_two_sum(x.const(1.0), e)
     negative = x < 0.0
     top, top_low = select(negative, e, 1.0), select(negative, e_low, 0.0)

@@ -5,14 +5,21 @@ give that: no sums of two, no corrections, short polynomials, no subnormal or ov
 intermediate (float32 subnormals are normal doubles). The result rounds to float32 once, so that
 errors stay next to 0.5 ULP.
 
-Arguments and results are doubles; the conversions are made by the package's `emit`. Formulas as in
-the modules of the full functions; coefficients: minimax (Remez, made with multiple precision).
-Start at `exp`.
+Arguments and results are doubles, but for `pow`; the conversions are made by the package's
+`emit`. Formulas as in the modules of the full functions; coefficients: minimax (Remez, made with
+multiple precision). Start at `exp`.
 """
 
 from __future__ import annotations
 
-from symgrad.codegen.vmath import inversetrigonometric, logarithm, power, trigonometric
+from symgrad.codegen.vmath import (
+    avx512,
+    inversetrigonometric,
+    logarithm,
+    logarithmtable,
+    power,
+    trigonometric,
+)
 from symgrad.codegen.vmath.exponential import LN2, LOG2E, ROUNDING_SHIFT, power_of_two
 from symgrad.codegen.vmath.notation import (
     Value,
@@ -104,6 +111,8 @@ def softplus(x: Value) -> Value:
 
 def _log_parts(x: Value) -> tuple[Value, Value]:
     """(k, log(1 + f)) with x = 2^k (1 + f), for positive normal x."""
+    if avx512.enabled():
+        return logarithmtable.lane_parts(x)
     k, f, _ = logarithm.split(x)
     s = f / (f + 2.0)
     z = s * s
@@ -125,12 +134,13 @@ def log10(x: Value) -> Value:
 
 
 def pow(x: Value, y: Value) -> Value:
-    """x^y."""
-    a = abs(x)
+    """x^y on floats: the special values are cheaper to sort out before and after the doubles."""
+    a = abs(x).cast("fpext", "double")
     k, fraction = _log_parts(a)
     log = fma(k, LN2["double"], fraction)
-    log = select(a.equals(0.0), -INFINITY, select(a < INFINITY, log, a))
-    return power.with_sign_and_special_values(x, y, exp(y * log))
+    log = logarithm.with_special_values(a, log, a)
+    result = exp(y.cast("fpext", "double") * log).cast("fptrunc", "float")
+    return power.with_sign_and_special_values(x, y, result)
 
 
 def tan(x: Value) -> Value:

@@ -2,8 +2,8 @@
 
 x = 2^k m with m in [sqrt(1/2), sqrt(2)), f = m - 1, s = f / (2 + f):
 log m = f - (h - s (h + R(s^2))) with h = f^2/2, as in fdlibm's e_log.c (Sun, 1993). R is
-the project's own minimax polynomial. `split` finds k and f. With AVX-512 log goes by the table of
-`logarithmtable` instead. Start at `log`.
+the project's own minimax polynomial. `split` finds k and f. With AVX-512 log and log1p go by the
+table of `logarithmtable` instead. Start at `log`.
 """
 
 from __future__ import annotations
@@ -103,6 +103,8 @@ def _log_of_fraction(f: Value) -> tuple[Value, Value]:
 
 def log_pair(x: Value) -> tuple[Value, Value]:
     """log x as a sum of two, off by some 2^-55 at most, for positive finite x."""
+    if avx512.enabled():
+        return logarithmtable.log_pair(x)
     k, f, _ = split_any(x)
     f_high, f_low = _log_of_fraction(f)
     high, low = fast_two_sum(k * LN2_HIGH[x.kind], f_high)
@@ -132,6 +134,8 @@ def log10(x: Value) -> Value:
 
 def with_special_values(x: Value, result: Value, zero: Value) -> Value:
     """Infinity and NaN pass, negatives give NaN, and -inf where `zero` is 0."""
+    if avx512.enabled():
+        return avx512.with_special_logarithms(zero, result)
     result = select(x < INFINITY, result, x)
     result = select(zero < 0.0, NAN, result)
     return select(zero.equals(0.0), -INFINITY, result)
@@ -142,6 +146,8 @@ def log1p_of_pair(x: Value, low: Value | None = None, twice: Value | None = None
 
     Where the mask `twice` is set, log(2 (1 + x + low)).
     """
+    if avx512.enabled():
+        return logarithmtable.log1p_of_pair(x, low, twice)
     u, c = two_sum(x.const(1.0), x)
     if low is not None:
         c = c + low

@@ -6,7 +6,11 @@ log x = k ln 2 - log c + log(1 + r) (Tang, ACM TOMS 16, 1990). In the first bin 
 last c = 1/2, whose logarithm cancels k ln 2 exactly: next to x = 1 nothing is lost. Exponent,
 mantissa, the table and the special values take one instruction each.
 
-One structure, `Parts`. Coefficients: minimax (Remez, made with multiple precision). Start at `split`.
+The power's `precise_log` puts 1 into the middle of a bin and takes c short enough for r to be
+exact.
+
+One structure, `Parts`. Coefficients: minimax (Remez, made with multiple precision). Start at
+`split`.
 """
 
 from __future__ import annotations
@@ -15,11 +19,21 @@ from typing import NamedTuple
 
 from symgrad.codegen.vmath import avx512
 from symgrad.codegen.vmath.exponential import LN2_HIGH, LN2_LOW
-from symgrad.codegen.vmath.notation import Value, fast_two_sum, fma, hexes, horner
+from symgrad.codegen.vmath.notation import (
+    Value,
+    fast_two_sum,
+    fma,
+    hexes,
+    horner,
+    select,
+    two_product,
+    two_sum,
+)
 
 LEADING_BITS = {"double": 4, "float": 5}
-# The numbers c, and -log c as a sum of two: the first on the grid of the high part of ln 2, so that its
-# sums with k ln 2 are exact. For c < sqrt(1/2) they are the parts of ln 2 plus those of -log 2c.
+# The numbers c, and -log c as a sum of two: the first on the grid of the high part of ln 2, so that
+# its sums with k ln 2 are exact. For c < sqrt(1/2) they are the parts of ln 2 plus those of
+# -log 2c.
 INVERSE = {
     "double": hexes(
         "0x1p+0 0x1.d4p-1 0x1.bcp-1 0x1.a4p-1 0x1.9p-1 0x1.7cp-1 0x1.6cp-1 0x1.5cp-1"
@@ -76,33 +90,121 @@ LOG_Q = {
 }
 
 
+# The same for bins from PRECISE_FROM on, half of it for k + 1, and
+# (log(1 + r) - r + r^2/2) / r^3.
+PRECISE_FROM = 1.40625
+PRECISE_OFFSET = 0x3FE6800000000000
+PRECISE_INVERSE = hexes(
+    "0x1.6p+0 0x1.58p+0 0x1.48p+0 0x1.38p+0 0x1.3p+0 0x1.28p+0 0x1.18p+0 0x1.1p+0"
+    " 0x1.08p+0 0x1p+0 0x1.ep-1 0x1.c8p-1 0x1.bp-1 0x1.98p-1 0x1.88p-1 0x1.7p-1"
+)
+PRECISE_HIGH = hexes(
+    "-0x1.4618bc21c6p-2 -0x1.2e8e2bae12p-2 -0x1.fb9186d5e4p-3 -0x1.9525a9cf46p-3"
+    " -0x1.5ff3070a7ap-3 -0x1.29552f82p-3 -0x1.6f0d28ae58p-4 -0x1.f0a30c0118p-5"
+    " -0x1.f829b0e78p-6 0x0p+0 0x1.08598b59e4p-4 0x1.da72763844p-4 0x1.5bf406b544p-3"
+    " 0x1.d1037f2656p-3 0x1.1178e8227ep-2 0x1.522ae0738ap-2"
+)
+PRECISE_LOW = hexes(
+    "0x1.3d82f484c84ccp-46 0x1.67b1e99b72bd8p-45 0x1.d572aab993c87p-47"
+    " 0x1.297137d9f158fp-44 0x1.8586f183bebf2p-44 0x1.5b967f4471dfcp-44"
+    " 0x1.4b4641b664613p-44 0x1.d599e83368e91p-45 -0x1.980267c7e09e4p-45 0x0p+0"
+    " -0x1.7e5dd7009902cp-46 0x1.a89401fa71733p-46 -0x1.27023eb68981cp-46"
+    " -0x1.84a7e75b6f6e4p-47 0x1.1ef78ce2d07f2p-44 0x1.ebe708164c759p-45"
+)
+PRECISE_Q = hexes(
+    "0x1.5555555555555p-2 -0x1.ffffffffffe8cp-3 0x1.9999999999435p-3"
+    " -0x1.5555555876cfdp-3 0x1.2492492ae2c46p-3 -0x1.ffffc05852cbcp-4"
+    " 0x1.c71c1742c45eep-4 -0x1.9a953b6204532p-4 0x1.7575493054af3p-4"
+)
+# For float32 lanes in doubles: -log c, or -log 2c from the mantissa on that belongs to k + 1.
+LANE_UPPER = 1.4375
+LANE_LOG = hexes(
+    "0x0p+0 0x1.700d30aeac0e1p-4 0x1.23d712a49c202p-3 0x1.95a5adcf7017fp-3"
+    " 0x1.f991c6cb3b379p-3 0x1.314f1e1d35ce4p-2 0x1.5d5bddf595f3p-2 -0x1.3a64c556945eap-2"
+    " -0x1.1675cababa60ep-2 -0x1.c8ff7c79a9a22p-3 -0x1.7ab890210d909p-3"
+    " -0x1.29552f81ff523p-3 -0x1.e27076e2af2e6p-4 -0x1.341d7961bd1d1p-4"
+    " -0x1.f0a30c01162a6p-5 0x0p+0"
+)
+LANE_Q = hexes(
+    "-0x1.ffffffff31baap-2 0x1.555554ed9a95ep-2 -0x1.0000112b0f9b8p-2"
+    " 0x1.99a2a320a725cp-3 -0x1.551fc3ea960efp-3 0x1.0bebf4e766954p-3"
+)
+
+
 class Parts(NamedTuple):
-    """x = 2^k (1 + r) / c; high + low = k ln 2 - log c, `high` exact."""
+    """x = 2^k (1 + r) / c; `place` is the bin, in its low bits."""
 
     k: Value
     r: Value
     c: Value
-    high: Value
-    low: Value
+    place: Value
 
 
 def split(x: Value) -> Parts:
     """Split a positive finite number, subnormal or not."""
-    k, m = avx512.exponent(x), avx512.mantissa(x)
+    m = avx512.mantissa(x)
     index = m.bits() >> (x.mantissa_bits - LEADING_BITS[x.kind])
     c = avx512.look_up(index, x.kind, INVERSE[x.kind])
-    r = fma(m, c, -1.0)
-    high = fma(k, LN2_HIGH[x.kind], avx512.look_up(index, x.kind, LOG_HIGH[x.kind]))
-    low = fma(k, LN2_LOW[x.kind], avx512.look_up(index, x.kind, LOG_LOW[x.kind]))
-    return Parts(k, r, c, high, low)
+    return Parts(avx512.exponent(x), fma(m, c, -1.0), c, index)
+
+
+def _pair(parts: Parts, k: Value, correction: Value | None = None) -> tuple[Value, Value]:
+    """log((1 + r) 2^k / c) + correction as a sum of two, the low part not small."""
+    r, kind = parts.r, parts.r.kind
+    base = fma(k, LN2_HIGH[kind], avx512.look_up(parts.place, kind, LOG_HIGH[kind]))
+    base_low = fma(k, LN2_LOW[kind], avx512.look_up(parts.place, kind, LOG_LOW[kind]))
+    high, low = fast_two_sum(base, r)
+    low = low + (base_low if correction is None else base_low + correction)
+    return high, fma(r * r, horner(r, LOG_Q[kind]), low)
 
 
 def log(x: Value) -> Value:
     """Natural logarithm."""
-    return avx512.with_special_logarithms(x, _joined(split(x)))
+    parts = split(x)
+    high, low = _pair(parts, parts.k)
+    return avx512.with_special_logarithms(x, high + low)
 
 
-def _joined(parts: Parts) -> Value:
-    high, low = fast_two_sum(parts.high, parts.r)
-    r = parts.r
-    return high + fma(r * r, horner(r, LOG_Q[r.kind]), low + parts.low)
+def log_pair(x: Value) -> tuple[Value, Value]:
+    """log x as a sum of two, for positive finite x."""
+    parts = split(x)
+    return fast_two_sum(*_pair(parts, parts.k))
+
+
+def log1p_of_pair(x: Value, low: Value | None, twice: Value | None) -> Value:
+    """log(1 + x + low), or log(2 (1 + x + low)) where `twice` is set."""
+    u, rest = two_sum(x.const(1.0), x)
+    if low is not None:
+        rest = rest + low
+    parts = split(u)
+    k = parts.k if twice is None else select(twice, parts.k + 1.0, parts.k)
+    # rest / u, as 1/u = 2^-k c / (1 + r).
+    scaled = avx512.scale(rest, -parts.k) * parts.c
+    high, low = _pair(parts, k, fma(scaled, -parts.r, scaled))
+    return high + low
+
+
+def lane_parts(x: Value) -> tuple[Value, Value]:
+    """(k, log m) with x = 2^k m, m about 1, good to float32's last place; x as in `split`."""
+    m = avx512.mantissa(x)
+    index = m.bits() >> (x.mantissa_bits - LEADING_BITS[x.kind])
+    k = avx512.exponent(x)
+    k = select(m >= LANE_UPPER, k + 1.0, k)
+    r = fma(m, avx512.look_up(index, x.kind, INVERSE[x.kind]), -1.0)
+    return k, avx512.look_up(index, x.kind, LANE_LOG) + fma(r * r, horner(r, LANE_Q), r)
+
+
+def precise_log(x: Value) -> tuple[Value, Value]:
+    """log x as a sum of two, relative error about 2^-64, for doubles as in `split`."""
+    k, m = avx512.exponent(x), avx512.mantissa(x)
+    upper = m >= PRECISE_FROM
+    k, m = select(upper, k + 1.0, k), select(upper, m * 0.5, m)
+    place = (m.bits() - PRECISE_OFFSET) >> (x.mantissa_bits - LEADING_BITS[x.kind])
+    r = fma(m, avx512.look_up(place, x.kind, PRECISE_INVERSE), -1.0)
+    base = fma(k, LN2_HIGH[x.kind], avx512.look_up(place, x.kind, PRECISE_HIGH))
+    rest = fma(k, LN2_LOW[x.kind], avx512.look_up(place, x.kind, PRECISE_LOW))
+    rest = fma(r * (r * r), horner(r, PRECISE_Q), rest)
+    high, low = fast_two_sum(base, r)
+    half_square, half_square_low = two_product(r * -0.5, r)
+    high, lower = fast_two_sum(high, half_square)
+    return fast_two_sum(high, lower + (low + (half_square_low + rest)))

@@ -1,9 +1,9 @@
 """Node tables of erf and tanh for look-ups in registers (16 doubles, 32 floats).
 
 A function is expanded at nodes c: f(c + t) = f(c) + t + t p(t), one row of a table per
-coefficient, one column per node. Nodes are multiples of a step, moved a little so that f(c) is almost
-exactly a number of the kind (Gal and Bachelis, ACM TOMS 17, 1991); node 0 is 0. The step is chosen
-so that an argument clamped at the end never rounds to a node past the last one.
+coefficient, one column per node. Nodes are multiples of a step, moved a little so that f(c) is
+almost exactly a number of the kind (Gal and Bachelis, ACM TOMS 17, 1991); node 0 is 0. The step
+is chosen so that an argument clamped at the end never rounds to a node past the last one.
 
 One structure, `NodeTable`. The expansion is minimax (Remez) between nodes. Start at `ERF`.
 """
