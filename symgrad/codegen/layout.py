@@ -14,7 +14,7 @@ from typing import Any
 
 from symgrad.schedule.affine import Affine
 from symgrad.schedule.canonical import Node
-from symgrad.schedule.nest import Nest
+from symgrad.schedule.nest import Inst, Nest
 
 UNIT = 384
 """Terms of a sum per unit; units join in a binary tree. Part of the definition of the bits."""
@@ -242,6 +242,19 @@ class Layout:
                 pattern.append(v)
         return tuple(pattern)
 
+    def pair_place(self, inst: Inst) -> int:
+        """For a load of every second element, whether it takes the first or the second of pairs.
+
+        -1 for other loads. Each pair must lie in the array as a whole: then lanes read both and
+        pick theirs, which is much quicker than a gather.
+        """
+        node, form = inst.node, inst.offset
+        if node is None or self.width == 1 or self.vector < 0 or node.size % 2:
+            return -1
+        if form.coefficient(self.vector) != 2 or any(v < 0 or k % 2 for v, k in form.terms):
+            return -1
+        return form.const % 2
+
     def _key(self) -> tuple[Any, ...]:
         nest = self.nest
         names: dict[int, int] = {}
@@ -263,7 +276,7 @@ class Layout:
                 part += (inst.op, inst.attrs)
             elif inst.kind == "load":
                 assert inst.node is not None
-                part += (buffer(inst.node), self._form(number, inst.offset))
+                part += (buffer(inst.node), self._form(number, inst.offset), self.pair_place(inst))
             elif inst.kind == "constant":
                 part += (repr(inst.value),)
             elif inst.kind == "position":

@@ -239,7 +239,8 @@ class LoopEmitter:
             value = self.load_element(self.f.gep(base, offset, memory), dtype)
             self.f.redirect(before)
             return value, level
-        if dynamic or step != 1:
+        place = self.layout.pair_place(inst)
+        if (dynamic or step != 1) and place < 0:
             offset, level = self.vector_offset(number, form)
         else:
             offset, level = self.scalar_offset(number, form)
@@ -250,7 +251,10 @@ class LoopEmitter:
         before = self.at(level)
         mask = self._mask(inst.guard)
         other = constant(memory, 0, self.width)
-        if dynamic or step != 1:
+        if place >= 0:
+            row = self.f.gep(base, offset, memory)
+            value = self._one_of_pairs(row, place, mask, constant(memory, 0, 2 * self.width))
+        elif dynamic or step != 1:
             value = self.f.masked_gather(self.f.gep(base, offset, memory), mask, other)
         else:
             row = self.f.gep(base, offset, memory)
@@ -260,6 +264,15 @@ class LoopEmitter:
             value = self.f.icmp("ne", value, other)
         self.f.redirect(before)
         return value, level
+
+    def _one_of_pairs(self, row: Val, place: int, mask: Val, other: Val) -> Val:
+        """Every second element, read with its neighbours: consecutive loads and a shuffle."""
+        f = self.f
+        first = f.gep(row, constant("i64", -place), other.kind) if place else row
+        address = f.gep(first, f.mul(self.variables[self.layout.vector], constant("i64", 2)), other.kind)
+        numbers = range(self.width)
+        both = f.masked_load(address, f.shuffle(mask, None, [k for k in numbers for _ in (0, 1)]), other)
+        return f.shuffle(both, None, [2 * k + place for k in numbers])
 
     def _mask(self, guard: int) -> Val:
         assert self.lane_mask is not None
