@@ -32,9 +32,9 @@ from symgrad.ops.choice import maximum
 from symgrad.ops.contract import matmul
 from symgrad.ops.extrema import amax
 from symgrad.ops.movement import expand, flip, full, narrow_step, permute, reshape
+from symgrad.ops.power import pow  # noqa: A004
 from symgrad.ops.reduce import sum  # noqa: A004
 from symgrad.ops.statistics import mean
-from symgrad.ops.power import pow  # noqa: A004
 from symgrad.ops.transcendental import cos, exp, log, log1p, sin, sqrt, tanh
 from symgrad.testing.samples import Subject, call, draw, identity, nodes, sample_cases, truth
 

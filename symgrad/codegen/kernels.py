@@ -10,15 +10,14 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Sequence
-from weakref import WeakValueDictionary
 from typing import Any
+from weakref import WeakValueDictionary
 
 from symgrad.codegen import jit, vmath
 from symgrad.codegen.ir import Module
 from symgrad.codegen.layout import Layout
 from symgrad.codegen.loops import emit_kernel
 from symgrad.codegen.reduction import emit_join
-
 
 
 class Kernel:
