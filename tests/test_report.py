@@ -62,6 +62,12 @@ def test_a_dot_product_counts_two_operations_per_term(n):
     assert (step.read_bytes, step.written_bytes) == (16 * n, 8)
 
 
+@pytest.mark.parametrize(("exponent", "products"), [(1, 0), (2, 1), (3, 2)])
+def test_a_small_power_counts_its_products(exponent, products):
+    (step,) = report_of(lambda x: x**exponent + x, np.ones(100)).steps
+    assert step.flops == 100 * (products + 1)
+
+
 def test_a_library_call_has_bytes_and_no_count_of_operations():
     a = np.eye(6) * 2
     steps = report_of(sg.linalg.cholesky, a).steps

@@ -30,6 +30,7 @@ from symgrad.expr import Expr
 from symgrad.op import REGISTRY, input_node
 from symgrad.schedule.affine import Affine
 from symgrad.schedule.canonical import Node, canonical
+from symgrad.schedule.nest import Inst
 from symgrad.schedule.program import Loops, Product, Routine, Step, schedule
 
 SAMPLE_S = 2e-4
@@ -39,6 +40,9 @@ SHOWN = 40
 """Steps in a table, at most: the slowest ones."""
 
 KINDS: dict[type[Step], str] = {Loops: "loops", Product: "product", Routine: "library"}
+
+SHORT_POWERS = {0.0: 0.0, 1.0: 0.0, 2.0: 1.0, 3.0: 2.0, -1.0: 6.0, 0.5: 6.0}
+"""Costs of the exponents that are lowered to products, a quotient or a root."""
 
 COPY_ELEMENTS = 1 << 23
 PRODUCT_SIZE = 512
@@ -412,8 +416,7 @@ def _loop_counts(layout: Layout) -> tuple[int, int, int]:
             assert inst.node is not None
             note(loads, inst.node, axes_of(inst.offset))
         elif inst.kind == "op":
-            assert inst.op is not None
-            flops += inst.op.cost * _points(nest.sizes, axes)
+            flops += _cost(inst, nest.insts) * _points(nest.sizes, axes)
     for output in nest.outputs:
         note(stores, output.target, axes_of(output.offset))
         if output.scattered and output.combine:
@@ -425,6 +428,14 @@ def _loop_counts(layout: Layout) -> tuple[int, int, int]:
         for book in (loads, stores)
     )
     return read, written, round(flops)
+
+
+def _cost(inst: Inst, insts: Sequence[Inst]) -> float:
+    """An operation in additions; powers with some known exponents have short forms."""
+    assert inst.op is not None
+    if inst.op.name == "pow" and insts[inst.args[1]].kind == "constant":
+        return SHORT_POWERS.get(insts[inst.args[1]].value, inst.op.cost)
+    return inst.op.cost
 
 
 def _points(sizes: Sequence[int], axes: Any) -> int:
