@@ -26,6 +26,8 @@ from symgrad.timing import duration
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
+LEAST_FLOOR_S = 1e-6
+
 
 @dataclass(frozen=True)
 class Facts:
@@ -113,7 +115,8 @@ def measured_part(rows: Sequence[Row], found: Facts) -> str:
         cells += [duration(row.first_s["symgrad"]), f"{row.ratio():.2f}"]
         for p in peers:
             cells += [duration(row.seconds[p]), f"{row.ratio(p):.2f}"]
-        cells += [duration(floor), f"{row.seconds['symgrad'] / floor:.1f}"]
+        told = floor >= LEAST_FLOOR_S
+        cells += [duration(floor), f"{row.seconds['symgrad'] / floor:.1f}"] if told else ["-", "-"]
         lines.append("| " + " | ".join(cells) + " |")
         step = max(report.steps, key=lambda s: s.seconds)
         peak = report.peak_share(step)
@@ -125,8 +128,8 @@ def measured_part(rows: Sequence[Row], found: Facts) -> str:
     lines += [
         "",
         "The floor is the time to move inputs and outputs at the copy's speed, or to do the "
-        "operations at the products', whichever is longer. A call of a few numbers has none worth "
-        "naming; data that stay in a cache move faster than the copy.",
+        "operations at the products', whichever is longer; below a microsecond the call itself counts "
+        "for more. Data that stay in a cache move faster than the copy.",
         "",
         "Where the time goes: each program's slowest step.",
         "",
