@@ -20,7 +20,16 @@ from symgrad.codegen.vmath import (
     power,
     trigonometric,
 )
-from symgrad.codegen.vmath.exponential import LN2, LOG2E, ROUNDING_SHIFT, power_of_two
+from symgrad.codegen.vmath.exponential import (
+    LN2,
+    LOG2E,
+    ROOTS,
+    ROUNDING_SHIFT,
+    TABLE_STEPS,
+    Reduced,
+    power_of_two,
+    scale,
+)
 from symgrad.codegen.vmath.notation import (
     Value,
     at_least,
@@ -43,6 +52,8 @@ EXP_P = hexes(
     "0x1.0000003a21836p-1 0x1.555554433e1fcp-3 0x1.55548dc719bb3p-5 0x1.111270ace7e77p-7"
     " 0x1.6d8d051071e05p-10 0x1.9f089f958036cp-13"
 )
+# The same by table, |r| <= ln(2)/32.
+ROOT_P = hexes("0x1.fffffffd43331p-2 0x1.55571d83febabp-3 0x1.5557698d93c23p-5")
 # (log((1+s)/(1-s)) - 2s) / s^3 in s^2, for 1 + f in [sqrt(1/2), sqrt(2)]; for s <= 1/3
 LOG_R = hexes(
     "0x1.555555561e364p-1 0x1.999996a955d44p-2 0x1.249411f59fa26p-2 0x1.c62b0e4bd8f77p-3"
@@ -81,17 +92,25 @@ ERFCX_T = hexes(
 )
 
 
-def _reduce(x: Value) -> tuple[Value, Value]:
-    """(shifted, r): x = n ln 2 + r, n in the low bits of `shifted`."""
-    shift = ROUNDING_SHIFT["double"]
+def _reduce(x: Value, steps: float = 1.0) -> Reduced:
+    """x = n ln 2 + r, `steps` n in the low bits of `shifted`."""
+    shift = ROUNDING_SHIFT["double"] / steps
     shifted = fma(x, LOG2E["double"], shift)
-    return shifted, fma(shift - shifted, LN2["double"], x)
+    n = shifted - shift
+    return Reduced(shifted, n, fma(-n, LN2["double"], x))
 
 
 def exp(x: Value) -> Value:
     """e^x."""
     low, high = EXP_RANGE
-    shifted, r = _reduce(at_least(at_most(x, high), low))
+    x = at_least(at_most(x, high), low)
+    if avx512.enabled():
+        reduced = _reduce(x, TABLE_STEPS)
+        r = reduced.r
+        root = avx512.look_up(reduced.shifted.bits(), "double", ROOTS)
+        y = fma(root, fma(r * r, horner(r, ROOT_P), r), root)
+        return scale(y, reduced)
+    shifted, _, r = _reduce(x)
     y = fma(r, fma(r, horner(r, EXP_P), 1.0), 1.0)
     return y * power_of_two(shifted, 0)
 
@@ -176,7 +195,7 @@ def atan2(y: Value, x: Value) -> Value:
 
 def _sum_of_exponentials(a: Value, sign: float) -> Value:
     """(e^a + sign * e^-a) / 2 for a >= 0."""
-    shifted, r = _reduce(at_most(a, EXP_RANGE[1]))
+    shifted, _, r = _reduce(at_most(a, EXP_RANGE[1]))
     s = power_of_two(shifted, -1)
     t = 0.25 / s
     z = r * r

@@ -111,12 +111,18 @@ def log_pair(x: Value) -> tuple[Value, Value]:
     return fast_two_sum(high, low + fma(k, LN2_LOW[x.kind], f_low))
 
 
+def _multiply_pair(a: Value, a_low: Value, b: tuple[float, ...]) -> tuple[Value, Value]:
+    p, p_low = two_product(a, b[0])
+    return p, p_low + fma(a_low, b[0], a * b[1])
+
+
 def _log_to_base(x: Value, per_log: tuple[float, ...], unit: tuple[float, ...]) -> Value:
     """k * unit + per_log * log(1 + f), both constants as sums of two."""
+    if avx512.enabled():
+        p, p_low = _multiply_pair(*logarithmtable.log_pair(x), per_log)
+        return avx512.with_special_logarithms(x, p + p_low)
     k, f, _ = split_any(x)
-    a, a_low = _log_of_fraction(f)
-    p, p_low = two_product(a, per_log[0])
-    p_low = p_low + fma(a_low, per_log[0], a * per_log[1])
+    p, p_low = _multiply_pair(*_log_of_fraction(f), per_log)
     total, rest = fast_two_sum(k * unit[0], p)
     result = total + (rest + fma(k, unit[1], p_low))
     return with_special_values(x, result, x)
