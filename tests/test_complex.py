@@ -479,6 +479,19 @@ def test_vmap_and_forward_mode():
         assert forward_ad.unpack_dual((d * 1j).conj()).tangent.item() == -1j
 
 
+def test_formulas():
+    z = sg.tensor(1 + 2j, dtype=sg.complex128, requires_grad=True, name="z")
+    assert (z * z.conj()).formula() == "z*conjugate(z)"
+    for f, reference in [
+        (lambda z: (z * 1j).exp() + 2, lambda z: np.exp(1j * z) + 2),
+        (lambda z: z**3 / (2 - 1j), lambda z: z**3 / (2 - 1j)),
+    ]:
+        assert f(z).latex()
+        value = eval(f(z).formula(), {"z": 0.3 + 0.4j, "exp": np.exp})
+        np.testing.assert_allclose(value, reference(0.3 + 0.4j), rtol=1e-14)
+        np.testing.assert_allclose(complex(sg.to_sympy(f(z)).subs("z", 0.3 + 0.4j)), reference(0.3 + 0.4j), rtol=1e-14)
+
+
 # -- errors -----------------------------------------------------------------------------
 
 

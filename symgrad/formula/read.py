@@ -37,11 +37,11 @@ def is_leaf(node: Expr) -> bool:
     return node.op.family == "leaf" or (not node.args and node.op.family != "create")
 
 
-def number_of(node: Expr) -> bool | int | float | None:
+def number_of(node: Expr) -> bool | int | float | complex | None:
     """The number that a constant, or a 0-d leaf without gradient, stands for."""
     if node.op is not CONSTANT and (node.shape or node.requires_grad or node.value is None):
         return None
-    value: bool | int | float = np.asarray(node.value).item()
+    value: bool | int | float | complex = np.asarray(node.value).item()
     return value
 
 
@@ -67,8 +67,12 @@ def read(
         name = named(names, node)
         if name is None and is_leaf(node):
             value = number_of(node)
+            if isinstance(value, complex) and value.imag:
+                # As Python writes it, so that the text can be evaluated.
+                terms[id(node)] = table.symbol(str(value), ())
+                continue
             if value is not None:
-                terms[id(node)] = table.number(value)
+                terms[id(node)] = table.number(value.real if isinstance(value, complex) else value)
                 continue
             name = fresh("x" if node.requires_grad else "c")
         if name is not None:

@@ -67,12 +67,14 @@ def to_sympy(expr: Expr, names: Mapping[Any, Any] | None = None, cse: bool = Fal
         ) from None
 
 
-def exact(sp: Any, value: bool | int | float) -> Any:
+def exact(sp: Any, value: bool | int | float | complex) -> Any:
     """A number, rational if the float is the nearest one to a simple fraction."""
     if isinstance(value, bool):
         return sp.true if value else sp.false
     if isinstance(value, int):
         return sp.Integer(value)
+    if isinstance(value, complex):
+        return exact(sp, value.real) + sp.I * exact(sp, value.imag)
     if value != value or value in (float("inf"), float("-inf")):
         return sp.sympify(value)
     known = KNOWN.get(abs(value))
@@ -85,6 +87,10 @@ def exact(sp: Any, value: bool | int | float) -> Any:
     return sp.Float(value, 17)
 
 
+REAL = (1, 2)
+"""Categories of dtypes whose elements are real numbers."""
+
+
 def scalar_form(sp: Any, node: Expr, args: Sequence[Any]) -> Any:
     """One element of an elementwise node, by the op's own form."""
     made = sp.sympify(node.op.sympy(sp, *args, **node.attributes()))
@@ -92,6 +98,10 @@ def scalar_form(sp: Any, node: Expr, args: Sequence[Any]) -> Any:
     if len(args) == 1 and made == args[0] and node.dtype.category < have:
         if node.dtype.category == 0:
             return sp.Ne(made, 0)
+        if have == 3:
+            made = sp.re(made)
+            if node.dtype.category == 2:
+                return made
         return sp.sign(made) * sp.floor(sp.Abs(made))
     if node.dtype.category > 0 and isinstance(made, sp.logic.boolalg.Boolean):
         if not isinstance(made, sp.Symbol):
@@ -136,7 +146,7 @@ class _Scalars:
             deep = 1 + max([depth[id(a)] for a in node.args if id(a) in depth], default=0)
             shared = uses.get(id(node), 0) > 1 or deep > DEEP
             if shared and node is not self.root and not value.is_Atom:
-                symbol = sp.Symbol(next(self.leaf_names), real=node.dtype.category > 0 or None)
+                symbol = sp.Symbol(next(self.leaf_names), real=node.dtype.category in REAL or None)
                 replacements.append((symbol, value))
                 value, deep = symbol, 0
             self.made[id(node)] = value
@@ -189,13 +199,13 @@ class _Scalars:
 
 def _leaf(sp: Any, node: Expr, name: Any, fresh: Iterator[str]) -> Any:
     if isinstance(name, str):
-        return sp.Symbol(name, real=True) if node.dtype.category else sp.Symbol(name)
+        return sp.Symbol(name, real=node.dtype.category in REAL or None)
     if name is not None:
         return sp.sympify(name)
     value = number_of(node)
     if value is not None:
         return exact(sp, value)
-    return sp.Symbol(next(fresh), real=True) if node.dtype.category else sp.Symbol(next(fresh))
+    return sp.Symbol(next(fresh), real=node.dtype.category in REAL or None)
 
 
 def _taken(sp: Any, names: Mapping[Any, Any]) -> set[str]:
