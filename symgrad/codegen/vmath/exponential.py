@@ -91,6 +91,19 @@ ROOT_P = hexes(
     "0x1.0000000000005p-1 0x1.555555548f728p-3 0x1.555555545e93dp-5 0x1.11123abf04506p-7"
     " 0x1.6c185e05b7a2bp-10"
 )
+# For e^r - 1 by table: the lower parts of the roots as fractions of them, and the polynomial with
+# small relative error of r + r^2 P.
+ROOTS_ERROR = hexes(
+    "0x0p+0 0x1.79aa65d837b6dp-54 -0x1.01b15eaa59348p-55 0x1.68efde3a8a894p-54"
+    " 0x1.34d754db0abb6p-55 0x1.59f48a72a4c6dp-55 0x1.690cebb7aafbp-56"
+    " 0x1.063e1e21c5409p-54 -0x1.3b3efbf5e2228p-54 -0x1.b32dcb94da51dp-56"
+    " 0x1.db72fc1f0eab4p-55 0x1.1affc2b91ce27p-56 0x1.c1a7792cb3387p-55"
+    " 0x1.36eae30af0cb3p-56 0x1.4a385a63d07a7p-56 -0x1.ff7128fd391fp-55"
+)
+ROOT_EXPM1_P = hexes(
+    "0x1.0000000000003p-1 0x1.5555555555559p-3 0x1.55555554ad3e1p-5 0x1.111111108f6f8p-7"
+    " 0x1.6c181f4d2d99bp-10 0x1.a01b88dad0a44p-13"
+)
 
 
 class Reduced(NamedTuple):
@@ -195,6 +208,20 @@ def expm1_parts(x: Value, offset: int) -> tuple[Value, Value]:
     h = fma(s, r, less_one)
     # (s - less_one) - one recovers what s - one lost: without it float32 errs by 1 ULP at n = 25.
     l = fma(s, r, less_one - h) + ((s - less_one) - one)
+    return h, fma(s, correction, l)
+
+
+def tabled_expm1_parts(x: Value) -> tuple[Value, Value]:
+    """(h, l) with h + l = e^x - 1 by table, for doubles x >= 0; l as of `expm1_parts`."""
+    reduced = reduce(x, TABLE_STEPS)
+    n, r, index = reduced.n, reduced.r, reduced.shifted.bits()
+    # What r and the root lack, by which e^r is still to be multiplied.
+    lacking = fma(-n, LN2_LOW[x.kind], avx512.look_up(index, x.kind, ROOTS_ERROR))
+    correction = fma(r * r, horner(r, ROOT_EXPM1_P), fma(r, lacking, lacking))
+    s = avx512.scale(avx512.look_up(index, x.kind, ROOTS), n)
+    less_one = s - 1.0
+    h = fma(s, r, less_one)
+    l = fma(s, r, less_one - h) + ((s - less_one) - 1.0)
     return h, fma(s, correction, l)
 
 

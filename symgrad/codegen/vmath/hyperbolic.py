@@ -2,8 +2,8 @@
 
 With x = n ln 2 + r, s = 2^(n-1) and t = 2^(-n-1): sinh x = (s - t) cosh r + (s + t) sinh r and
 cosh x = (s + t) cosh r + (s - t) sinh r, the two on the reduced range by minimax polynomials
-(Remez). tanh from expm1(2|x|) kept as a sum of two, with a corrected division; on float32 with
-AVX-512 by the table of `nodetables`.
+(Remez). tanh from expm1(2|x|) kept as a sum of two, with a corrected division; with AVX-512
+that by table, and on float32 tanh itself, by `nodetables`.
 The inverses are log1p of an argument that carries its rounding error along.
 
 Only tanh has a float32 form; the others take doubles. Start at `tanh`.
@@ -17,6 +17,8 @@ from symgrad.codegen.vmath.exponential import (
     expm1_parts,
     power_of_two,
     reduce,
+    tabled,
+    tabled_expm1_parts,
 )
 from symgrad.codegen.vmath.logarithm import log1p_of_pair
 from symgrad.codegen.vmath.notation import (
@@ -60,7 +62,8 @@ def tanh(x: Value) -> Value:
         table = nodetables.TANH_FLOAT
         return avx512.by_nodes(at_most(abs(x), table.last), table).copysign(x)
     a = at_most(abs(x), TANH_ONE[x.kind])
-    h, l = fast_two_sum(*expm1_parts(a + a, 0))
+    parts = tabled_expm1_parts(a + a) if tabled(x) else expm1_parts(a + a, 0)
+    h, l = fast_two_sum(*parts)
     d = h + 2.0
     d_low = (h - (d - 2.0)) + l
     return divide_pairs(h, l, d, d_low).copysign(x)
