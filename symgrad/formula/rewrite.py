@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from symgrad.formula.arrays import rebuild
+from symgrad.formula.arrays import opaque, rebuild
 from symgrad.formula.tree import Number, Table, Term, broadcast, tidy, topological, use_counts
 
 SMALL = 6
@@ -183,7 +183,7 @@ class Rewriter:
         collected: dict[Term, Number] = {}
         for x, e in factors:
             pieces = [(x, e)]
-            if x.head == "product" and _whole(e) and self._small(x):
+            if x.head == "product" and _whole(e) and (self._small(x) or len(x.args) == 1):
                 coefficient = _times(coefficient, x.data[0], e)
                 pieces = [(a, f * e) for a, f in zip(x.args, x.data[1], strict=True)]
             elif x.head == "product" and _whole(e) and x.data[0] != 1:
@@ -213,12 +213,29 @@ class Rewriter:
             rest = [(value if x is choice[0] else x, e) for x, e in left.items()]
             return self.choose((self.multiply(coefficient, rest), condition, zero))
         coefficient, left = self._means(coefficient, left)
+        left = self._softmax(left)
         args, exponents = tuple(left), tuple(left.values())
         if len(args) == 1 and coefficient == 1 and exponents[0] == 1:
             return args[0]
         key = ("product", coefficient, frozenset(left.items()))
         shape = broadcast(a.shape for a in args)
         return self.sized(self.table.keyed(key, "product", args, (coefficient, exponents), shape))
+
+    def _softmax(self, factors: dict[Term, Number]) -> dict[Term, Number]:
+        """exp(u) over its own sum along an axis."""
+        for x, e in factors.items():
+            if x.head != "reduce" or x.data[0] != "add" or e != -1 or len(x.data[1]) != 1:
+                continue
+            (exponential,) = x.args
+            _, (dim,), shape, keepdim = x.data
+            alone = keepdim or len(shape) == 1
+            if not alone or not _is_exp(exponential) or factors.get(exponential) != 1:
+                continue
+            base = _unshifted(exponential.args[0], (dim,))
+            made = opaque(self.table, (base,), "softmax", (str(dim),), (shape,), shape)
+            rest = {y: f for y, f in factors.items() if y is not x and y is not exponential}
+            return {self.sized(made): 1, **rest}
+        return factors
 
     def _means(
         self, coefficient: Number, factors: dict[Term, Number]
@@ -293,6 +310,8 @@ class Rewriter:
             if t.data == "!=":
                 return self.sized(self.table.make("call", (a,), "isnan", a.shape))
             return self.table.number(t.data in ("==", "<=", ">="))
+        if _is_zero(b) and is_positive(a) and t.data in ("==", "!="):
+            return self.table.number(t.data == "!=")
         return self.remake(t, (a, b))
 
     def negate(self, condition: Term) -> Term:
@@ -408,6 +427,32 @@ RULES: dict[str, Callable[[Rewriter, Term], Term]] = {
     "piecewise": Rewriter.piecewise,
 }
 """How each head is simplified; heads that are not listed are array heads."""
+
+
+def _is_zero(t: Term) -> bool:
+    return t.head == "number" and t.data == 0
+
+
+def _is_exp(t: Term) -> bool:
+    return t.head == "call" and t.data == "exp"
+
+
+def _unshifted(u: Term, dims: tuple[int, ...]) -> Term:
+    """x, if `u` is x minus its maximum along `dims`; else `u`."""
+    if u.head == "sum" and u.data == (0, (1, -1)):
+        x, peak = u.args
+        if peak.head == "reduce" and peak.data[:2] == ("max", dims) and peak.args == (x,):
+            return x
+    return u
+
+
+def is_positive(t: Term) -> bool:
+    """Whether a term is an exponential, a sum of such, or such in another shape."""
+    while t.head in ("reduce", "index", "reshape", "expand") and len(t.args) == 1:
+        if t.head == "reduce" and t.data[0] not in ("add", "max", "min"):
+            return False
+        t = t.args[0]
+    return _is_exp(t)
 
 
 def _is_negation(t: Term) -> bool:
