@@ -447,9 +447,9 @@ def _unshifted(u: Term, dims: tuple[int, ...]) -> Term:
 
 
 def is_positive(t: Term) -> bool:
-    """Whether a term is an exponential, a sum of such, or such in another shape."""
+    """Whether a term is an exponential, a sum of some such, or such in another shape."""
     while t.head in ("reduce", "index", "reshape", "expand") and len(t.args) == 1:
-        if t.head == "reduce" and t.data[0] not in ("add", "max", "min"):
+        if t.head == "reduce" and (t.data[0] not in ("add", "max", "min") or 0 in t.args[0].shape):
             return False
         t = t.args[0]
     return _is_exp(t)

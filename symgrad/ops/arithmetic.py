@@ -43,11 +43,6 @@ def not_implemented(name: str, dtype: DType, instead: str) -> NotImplementedErro
     )
 
 
-def common_dtype(*operands: Operand) -> DType:
-    """The dtype that the operands are promoted to."""
-    return promote(operands)
-
-
 def is_int(*operands: Operand) -> bool:
     """Whether the operands promote to an integer type or bool."""
     return promote(operands).category < 2
