@@ -23,7 +23,9 @@ NAME = "torch"
 
 
 class device(str):  # noqa: N801
-    """A name of a device. There is one, the CPU; others are refused.
+    """A name of a device. There is one, the CPU; making another is refused.
+
+    The `device` arguments of functions are accepted and ignored.
 
     Examples
     --------

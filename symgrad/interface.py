@@ -461,16 +461,29 @@ def attach() -> None:
 # -- methods with a form of their own ---------------------------------------------------
 
 
-def _to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-    """The tensor in another dtype: `to(dtype)` or `to(other)`; devices are accepted and ignored."""
-    wanted = kwargs.get("dtype")
+def _to(
+    self: Tensor,
+    *args: Any,
+    dtype: Any = None,
+    other: Tensor | None = None,
+    device: Any = None,
+    non_blocking: bool = False,
+    copy: bool = False,
+    memory_format: Any = None,
+) -> Tensor:
+    """The tensor in another dtype: `to(dtype)` or `to(other)`; devices are accepted and ignored.
+
+    With `copy` the result never shares memory with the tensor.
+    """
+    wanted = dtype if other is None else other.dtype
+    flags = [a for a in args if isinstance(a, bool)]  # non_blocking, copy
     for a in args:
         if isinstance(a, Tensor):
             wanted = a.dtype
         elif not isinstance(a, str | bool):
             wanted = a
     if wanted is None or dtypes.as_dtype(wanted) is self.dtype:
-        return self
+        return _clone(self) if copy or flags[1:] == [True] else self
     kind = dtypes.as_dtype(wanted)
     if self.dtype.is_complex and 0 < kind.category < 3:
         warnings.warn("Casting complex values to real discards the imaginary part", UserWarning, stacklevel=2)

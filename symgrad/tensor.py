@@ -89,6 +89,8 @@ class Tensor:
         """The node with this tensor's current value and history."""
         if ACTIVE and STATE.capture is not None:
             return STATE.capture.node_of(self)
+        if self._family is None:
+            return self._node
         return self.own_expr()
 
     def own_expr(self) -> Expr:
@@ -528,6 +530,10 @@ class Tensor:
         return storage.outside
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError(
+                "Tensor.__array__: copy=False, but a copy is always made; use .numpy(), which shares memory"
+            )
         return np.array(self.numpy() if self.requires_grad else self.look(), dtype)
 
     def __bool__(self) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import numpy as np
 import pytest
 from scipy import special
@@ -187,3 +189,53 @@ def test_what_a_tensor_says_of_itself():
     assert sg.is_tensor(T(1.0)) and not sg.is_tensor(np.ones(2))
     assert T(1.0).element_size() == 8 and sg.ones(2, dtype=sg.float32).element_size() == 4
     assert T(1.0).is_cuda is False
+
+
+# -- arguments that count or are refused ---------------------------------------------------
+
+
+def test_to_copies_when_asked():
+    x = T([1.0, 2.0])
+    for y in (x.to(F64, copy=True), x.to(F64, False, True), x.to(other=x, copy=True)):
+        y.mul_(9.0)
+        assert x.tolist() == [1.0, 2.0] and y.tolist() == [9.0, 18.0]
+    assert x.to(F64) is x
+    assert x.to(other=sg.ones(1)).dtype is sg.float32
+    with pytest.raises(TypeError, match="dtyp"):
+        x.to(dtyp=F64)
+    with pytest.raises(TypeError, match="dtyp"):
+        nn.Linear(1, 1).to(dtyp=F64)
+
+
+def test_asarray_without_a_copy_is_refused():
+    with pytest.raises(ValueError, match="a copy is always made"):
+        np.asarray(T([1.0]), copy=False)
+
+
+def test_checkpoint_enters_the_contexts_given():
+    entered = []
+
+    @contextlib.contextmanager
+    def noting(name):
+        entered.append(name)
+        yield
+
+    x = T(2.0, requires_grad=True)
+    y = sg.autograd.checkpoint.checkpoint(
+        lambda t: t * t, x, use_reentrant=False, context_fn=lambda: (noting("call"), noting("again"))
+    )
+    assert entered == ["call"]
+    y.backward()
+    assert entered == ["call", "again"] and x.grad.item() == 4.0
+
+
+def test_steps_and_schedulers_refuse_what_they_cannot_do():
+    one, other = (sg.optim.SGD([T([1.0], requires_grad=True)], lr=0.1) for _ in range(2))
+    with pytest.raises(NotImplementedError, match="a step is not recorded"):
+        sg.optim.SGD([T([1.0], requires_grad=True)], lr=0.1, differentiable=True)
+    schedules = sg.optim.lr_scheduler
+    pair = [schedules.StepLR(one, 1), schedules.StepLR(other, 1)]
+    with pytest.raises(ValueError, match="index 1 belongs to another"):
+        schedules.ChainedScheduler(pair)
+    with pytest.raises(ValueError, match="index 1 belongs to another"):
+        schedules.SequentialLR(one, pair, [2])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from symgrad import dtypes, random, runtime
@@ -96,6 +97,10 @@ def checkpoint(
         Its arguments.
     use_reentrant : bool, optional
         True: torch's old form, which `autograd.grad` refuses; `preserve_rng_state` holds for both.
+    context_fn : callable, optional
+        Returns two context managers: around the call, and around calling again.
+    determinism_check, debug
+        Accepted for torch's programs: nothing is compared or logged.
     preserve_rng_state : bool
         Whether random numbers are the same when the function is called again.
 
@@ -109,7 +114,9 @@ def checkpoint(
         return function(*args, **kwargs)
     state = random.get_rng_state() if preserve_rng_state else None
     since = input_node((), dtypes.int64).serial
-    result = function(*args, **kwargs)
+    first, later = (nullcontext(), nullcontext()) if context_fn is None else context_fn()
+    with first:
+        result = function(*args, **kwargs)
     tensors = _flat(result)
     nodes = [t.expr() for t in tensors]
     recorded = [n for n in nodes if n.requires_grad and n.serial > since]
@@ -125,7 +132,8 @@ def checkpoint(
         if state is not None:
             random.set_rng_state(state)
         try:
-            made = _flat(function(*args, **kwargs))
+            with later:
+                made = _flat(function(*args, **kwargs))
         finally:
             if before is not None:
                 random.set_rng_state(before)

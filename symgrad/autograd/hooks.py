@@ -292,11 +292,6 @@ def _backward_hooks(self: Tensor) -> dict[int, Any] | None:
     return meta.tensor if isinstance(meta, Hooks) and meta.tensor else None
 
 
-def is_call(meta: object) -> bool:
-    """Whether an attachment is that of a function whose derivative is code."""
-    return isinstance(meta, Call)
-
-
 METHODS: dict[str, Any] = {
     "register_hook": _register_hook,
     "register_post_accumulate_grad_hook": _register_after,

@@ -411,9 +411,17 @@ class Module:
                 parameter.grad.detach_()
                 parameter.grad.zero_()  # type: ignore[attr-defined]
 
-    def to(self: M, *args: Any, **kwargs: Any) -> M:
+    def to(
+        self: M,
+        *args: Any,
+        dtype: Any = None,
+        tensor: Tensor | None = None,
+        device: Any = None,
+        non_blocking: bool = False,
+        memory_format: Any = None,
+    ) -> M:
         """Convert floating parameters and buffers to a dtype; devices are accepted and ignored."""
-        wanted = kwargs.get("dtype")
+        wanted = dtype if tensor is None else tensor.dtype
         for a in args:
             if isinstance(a, Tensor):
                 wanted = a.dtype

@@ -398,6 +398,16 @@ class OneCycleLR(LRScheduler):
         return rates
 
 
+def _refuse_others(optimizer: Optimizer, schedulers: Sequence[LRScheduler]) -> None:
+    """Refuse schedulers of other optimizers."""
+    for k, scheduler in enumerate(schedulers):
+        if scheduler.optimizer is not optimizer:
+            raise ValueError(
+                "expected all schedulers to belong to the same optimizer, but the scheduler at "
+                f"index {k} belongs to another; make it with this optimizer"
+            )
+
+
 class SequentialLR(LRScheduler):
     """Schedulers one after the other: the next from each milestone on."""
 
@@ -414,6 +424,7 @@ class SequentialLR(LRScheduler):
                 f"of milestone points, but got number of schedulers {len(schedulers)} and the number of "
                 f"milestones to be equal to {len(milestones)}"
             )
+        _refuse_others(optimizer, schedulers)
         self.optimizer = optimizer
         self._schedulers = list(schedulers)
         self._milestones = list(milestones)
@@ -446,7 +457,8 @@ class ChainedScheduler(LRScheduler):
         if not schedulers:
             raise ValueError("ChainedScheduler expects at least one scheduler to be chained, but got none.")
         self._schedulers = list(schedulers)
-        self.optimizer = schedulers[0].optimizer
+        self.optimizer = optimizer or schedulers[0].optimizer
+        _refuse_others(self.optimizer, schedulers)
         self._last_lr = self._lrs
 
     def step(self, epoch: int | None = None) -> None:

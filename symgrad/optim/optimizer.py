@@ -88,6 +88,11 @@ class Optimizer:
                 "params argument given to the optimizer should be an iterable of Tensors or dicts, but got "
                 f"symgrad.{title(params.dtype)}Tensor"
             )
+        if defaults.get("differentiable"):
+            raise NotImplementedError(
+                f"{type(self).__name__}: differentiable=True (got True, wanted False): a step is not "
+                "recorded; write the update with sg.autograd.grad(..., create_graph=True)"
+            )
         self.defaults = defaults
         self.state: defaultdict[Tensor, State] = defaultdict(dict)
         self.param_groups: list[Group] = []
