@@ -13,6 +13,7 @@ Start reading at `record`, then `Op`.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -228,12 +229,14 @@ def constant(value: bool | int | float | complex, dtype: DType, fixed: bool = Fa
     dtype : DType
     fixed : bool
         Compile the value in (exponents) instead of passing it at run time.
-        0, ±1, ±2 and ½ are always compiled in, unless complex.
+        0, ±1, ±2 and ½ are always compiled in, unless complex or -0.0.
     """
     number: bool | int | float | complex
     if dtype.category == 2:
         number = float(value)  # type: ignore[arg-type]
-        keyed = fixed or number in _FIXED_NUMBERS
+        # -0.0 equals 0.0 as a key of compiled code, so it is passed at run time.
+        negative_zero = number == 0.0 and math.copysign(1.0, number) < 0.0
+        keyed = fixed or (number in _FIXED_NUMBERS and not negative_zero)
     elif dtype.category == 3:
         number = complex(value)
         keyed = fixed

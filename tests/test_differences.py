@@ -26,10 +26,6 @@ def leaf(values, **kwargs):
     return sg.tensor(values, dtype=sg.float64, requires_grad=True, **kwargs)
 
 
-def plain(values):
-    return sg.tensor(values, dtype=sg.float64)
-
-
 def differences(function, x, step=1e-6):
     """The gradient of a NumPy function of a vector by central differences."""
     x = np.asarray(x, float)

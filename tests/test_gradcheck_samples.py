@@ -1,4 +1,5 @@
-"""The user's own instruments, `gradcheck` and `gradgradcheck`, pass at every op's smooth samples.
+"""The user's own instruments, `gradcheck` and `gradgradcheck`, pass at a smooth sample of every op
+through which a derivative flows: the first of at most `MOST` elements.
 
 The op is called on tensors, its floating results are added up to a list, and the checkers
 difference them without any knowledge of the op. Symmetric matrices stay symmetric when they are
@@ -24,14 +25,6 @@ MOST = 60
 """Elements of the floating inputs of a sample, at most: the checkers difference each one."""
 
 
-def samples():
-    for subject in subjects():
-        for number in range(len(subject.samples)):
-            if has_derivative(subject, number):
-                yield pytest.param(subject, number, id=f"{subject.name}-{number}")
-                break
-
-
 def prepared(subject, number):
     """A function of the floating tensors of a sample, and these; None if nothing flows."""
     if subject.name in SYMMETRIC:
@@ -55,17 +48,28 @@ def prepared(subject, number):
     return (function, leaves) if function(*leaves) else None
 
 
+def samples():
+    for subject in subjects():
+        for number in range(len(subject.samples)):
+            if has_derivative(subject, number) and prepared(subject, number) is not None:
+                yield pytest.param(subject, number, id=f"{subject.name}-{number}")
+                break
+
+
 @pytest.mark.parametrize(("subject", "number"), list(samples()))
 def test_gradcheck_and_gradgradcheck_pass(subject, number):
     found = prepared(subject, number)
-    if found is None:
-        return
+    assert found is not None
     function, leaves = found
     settings = {"check_batched_grad": False, "check_undefined_grad": False}
-    assert sg.autograd.gradcheck(function, leaves, atol=1e-5, rtol=1e-3, **settings)
+    assert sg.autograd.gradcheck(function, leaves, atol=1e-7, rtol=1e-5, **settings)
     first = function(*leaves)
     slopes = sg.autograd.grad(
         [y.sum() for y in first], leaves, create_graph=True, allow_unused=True
     )
     if any(g is not None and g.requires_grad for g in slopes):
-        assert sg.autograd.gradgradcheck(function, leaves, atol=1e-4, rtol=1e-3, **settings)
+        assert sg.autograd.gradgradcheck(function, leaves, atol=1e-6, rtol=1e-5, **settings)
+
+
+def test_hardly_an_op_is_left_out():
+    assert len(list(samples())) >= 300

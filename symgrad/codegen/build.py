@@ -178,7 +178,6 @@ class Program:
             for number in sorted(used):
                 if number in owned and last[number] == place:
                     free.append(owned[number])
-        self.scratch_at = top
         needs = [y.scratch_bytes for y in self.layouts]
         needs += [call.scratch_bytes for call in self._calls.values()]
         scratch = max(needs, default=0)
@@ -392,7 +391,7 @@ class Program:
         return kernels.module_of(self.layouts).text()
 
     def asm(self) -> str:
-        """The machine code of the program's kernels."""
+        """The assembly of the program's loop kernels; products and library calls have code of their own."""
         return jit.emit_assembly(self.llvm())
 
 

@@ -89,7 +89,6 @@ from symgrad.codegen.ir import FLOAT_BITS, Function, Module, Val, constant
 TAIL_START = ARG_BATCH
 """Arguments before this place are slots, from it on the tail."""
 
-KINDS = ("double", "float")
 
 Strides = tuple[int, int, int]
 """Batch, row and column stride in elements."""
@@ -141,13 +140,6 @@ def kernel_name(kind: str) -> str:
 def host_shape(kind: str) -> Shape:
     """The register tile for this CPU."""
     return tile_shape(kind, bool(llvm.get_host_cpu_features().get("avx512f")))
-
-
-@cache
-def gemm_module() -> tuple[Module, list[str]]:
-    """A module with the kernels of all kinds, and the symbols it exports; see `library`."""
-    module = Module()
-    return module, [define(module, kind) for kind in KINDS]
 
 
 @cache

@@ -41,18 +41,19 @@ PASSES: tuple[str, ...] = ()
 
 def provide_math(module: Module) -> None:
     """Compile the vector maths that a module calls and does not define."""
-    missing = []
-    for name in module.externals():
-        match = _MATH_SYMBOL.match(name)
-        if match and name not in _MATH_READY:
-            missing.append((name, match))
-    for name, match in missing:
-        part = Module()
-        kind = "double" if match[3] == "f64" else "float"
-        vmath.define(part, match[1], kind, int(match[2]))
-        library = jit.compile_module(part, [name])
-        jit.add_symbol(name, library[name])
-        _MATH_READY[name] = library
+    with _LOCK:
+        missing = []
+        for name in module.externals():
+            match = _MATH_SYMBOL.match(name)
+            if match and name not in _MATH_READY:
+                missing.append((name, match))
+        for name, match in missing:
+            part = Module()
+            kind = "double" if match[3] == "f64" else "float"
+            vmath.define(part, match[1], kind, int(match[2]))
+            library = jit.compile_module(part, [name])
+            jit.add_symbol(name, library[name])
+            _MATH_READY[name] = library
 
 
 def module_of(layouts: Sequence[Layout]) -> Module:

@@ -72,7 +72,6 @@ class LoopEmitter:
         self._bases: dict[int, Val] = {}
         self._parameters: dict[int, Val] = {}
         self._offsets: dict[Any, tuple[Val, int]] = {}
-        self._masks: dict[int, Val] = {}
         self.lane_mask: Val | None = None
 
     # -- parameters and memory --------------------------------------------------------

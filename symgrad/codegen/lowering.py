@@ -154,11 +154,11 @@ class Lowering:
 
     # -- choice -----------------------------------------------------------------------
 
-    def compare(self, predicate: str, x: Val, y: Val, signed: bool = True) -> Val:
+    def compare(self, predicate: str, x: Val, y: Val) -> Val:
         """eq, ne, lt, le, gt, ge; ordered for floats except ne."""
         if is_float(x):
             return self.f.fcmp(_FLOAT_PREDICATE[predicate], x, y)
-        signed = signed and not self.unsigned and x.kind != "i1"
+        signed = not self.unsigned and x.kind != "i1"
         table = _SIGNED_PREDICATE if signed else _UNSIGNED_PREDICATE
         return self.f.icmp(table[predicate], x, y)
 
