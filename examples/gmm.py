@@ -130,7 +130,9 @@ def main(path=DATA, iterations=300, seconds=1.0):
           f"{sum(b.size for b in blocks)} parameters")  # fmt: skip
 
     errors = check(path)
-    print(f"check      value within {errors[0]:.0e} of the known answer, gradient within {max(errors[1:]):.0e}")
+    print(
+        f"check      value within {errors[0]:.0e} of the known answer, gradient within {max(errors[1:]):.0e}"
+    )
 
     alphas, means, factors = (
         torch.tensor(b, requires_grad=True, name=name)
@@ -138,7 +140,9 @@ def main(path=DATA, iterations=300, seconds=1.0):
     )
     value = objective(alphas, means, factors, torch.tensor(x, name="x"), gamma, m)
     (by_weights,) = torch.autograd.grad(value, alphas, create_graph=True)
-    print("formula    of the derivative by alpha, where t[i, k] is component k's log-density at point i:")
+    print(
+        "formula    of the derivative by alpha, where t[i, k] is component k's log-density at point i:"
+    )
     print("\n".join(f"           {line}" for line in by_weights.formula().splitlines()))
 
     def adbench(alphas, means, factors, x):
@@ -147,7 +151,9 @@ def main(path=DATA, iterations=300, seconds=1.0):
     compiled = torch.compile(torch.func.value_and_grad(adbench, argnums=(0, 1, 2)))
     start = time.perf_counter()
     compiled(*blocks, x)
-    print(f"compile    {duration(time.perf_counter() - start)} to trace, differentiate, compile and run once")
+    print(
+        f"compile    {duration(time.perf_counter() - start)} to trace, differentiate, compile and run once"
+    )
 
     loss = torch.compile(torch.func.value_and_grad(posterior(k, d, gamma, m)))
     theta = np.concatenate([b.ravel() for b in blocks])

@@ -28,7 +28,9 @@ def spirals(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def network() -> nn.Module:
     """Two hidden layers."""
-    return nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 2))
+    return nn.Sequential(
+        nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 2)
+    )
 
 
 def train(model: nn.Module, points: torch.Tensor, sides: torch.Tensor, steps: int) -> float:

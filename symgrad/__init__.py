@@ -95,7 +95,9 @@ def __getattr__(name: str) -> Any:
 
 
 _functions = _interface.FUNCTIONS
-globals().update({k: v for k, v in _functions.items() if k not in globals() and not k.startswith("linalg_")})
+globals().update(
+    {k: v for k, v in _functions.items() if k not in globals() and not k.startswith("linalg_")}
+)
 
 
 def is_tensor(value: object) -> Any:

@@ -41,7 +41,9 @@ def parser() -> argparse.ArgumentParser:
             "compiled and on plain NumPy."
         ),
     )
-    explain.add_argument("target", metavar="FILE.py:FUNCTION", help="a function of tensors that returns one")
+    explain.add_argument(
+        "target", metavar="FILE.py:FUNCTION", help="a function of tensors that returns one"
+    )
     explain.add_argument(
         "--at",
         metavar="NAME=VALUE,...",
@@ -58,7 +60,9 @@ def parser() -> argparse.ArgumentParser:
         ),
     )
     bench.add_argument("names", metavar="NAME", nargs="*", help="which; all by default")
-    bench.add_argument("--seconds", type=float, default=0.5, help="time per function (default: 0.5)")
+    bench.add_argument(
+        "--seconds", type=float, default=0.5, help="time per function (default: 0.5)"
+    )
     bench.add_argument("--list", action="store_true", help="list the benchmarks and stop")
     bench.add_argument(
         "--vs",
@@ -68,9 +72,13 @@ def parser() -> argparse.ArgumentParser:
     )
     bench.add_argument("--json", metavar="FILE", help="write all figures to a file")
     bench.add_argument(
-        "--plot", metavar="FILE", help="draw each program's steps under the machine's roof (needs matplotlib)"
+        "--plot",
+        metavar="FILE",
+        help="draw each program's steps under the machine's roof (needs matplotlib)",
     )
-    bench.add_argument("--write", metavar="FILE.md", help="renew the measured part of a Markdown document")
+    bench.add_argument(
+        "--write", metavar="FILE.md", help="renew the measured part of a Markdown document"
+    )
 
     run = commands.add_parser(
         "run",
@@ -78,7 +86,9 @@ def parser() -> argparse.ArgumentParser:
         description="Run a script in which ``import torch``, and imports of its submodules, give symgrad.",
     )
     run.add_argument("script", metavar="SCRIPT.py")
-    run.add_argument("arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="the script's own arguments")
+    run.add_argument(
+        "arguments", metavar="ARGUMENT", nargs=argparse.REMAINDER, help="the script's own arguments"
+    )
     return top
 
 

@@ -39,7 +39,9 @@ class device(str):  # noqa: N801
     def __new__(cls, type: str = "cpu", index: int = 0) -> device:
         kind = str(type).partition(":")[0]
         if kind != "cpu":
-            raise RuntimeError(f"device: there is no device {str(type)!r}; symgrad computes on 'cpu'")
+            raise RuntimeError(
+                f"device: there is no device {str(type)!r}; symgrad computes on 'cpu'"
+            )
         return super().__new__(cls, kind)
 
     @property

@@ -193,7 +193,9 @@ class Trace:
         """The roots recorded again on the nodes of given leaves."""
         new: dict[int, Expr] = {}
         for node, leaf in zip(self.inputs, leaves, strict=True):
-            new[id(node)] = leaf.expr() if isinstance(leaf, Tensor) else from_array(_array(leaf)).expr()
+            new[id(node)] = (
+                leaf.expr() if isinstance(leaf, Tensor) else from_array(_array(leaf)).expr()
+            )
         for t, node in self.captured:
             new[id(node)] = t.expr()
         for generator, node in self.draws:
@@ -302,7 +304,9 @@ class Compiled:
         self.__name__ = getattr(function, "__name__", "compiled")
         self.__doc__ = function.__doc__
 
-    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Trace, list[Any], bool]:
+    def _trace(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Trace, list[Any], bool]:
         leaves: list[Any] = []
         tree = _flatten((args, kwargs), leaves)
         recording = STATE.grad
@@ -332,7 +336,9 @@ class Compiled:
     def _compute(self, trace: Trace, leaves: list[Any]) -> list[Any]:
         """The results for given leaves; writes what the function changes in place."""
         records = STATE.grad and any(
-            t.requires_grad for t in [*leaves, *[c for c, _ in trace.captured]] if isinstance(t, Tensor)
+            t.requires_grad
+            for t in [*leaves, *[c for c, _ in trace.captured]]
+            if isinstance(t, Tensor)
         )
         if records:
             nodes = trace.replay(leaves)

@@ -28,7 +28,9 @@ def _array(data: Any, dtype: DType | None) -> np.ndarray:
     try:
         array = np.array(data)
     except ValueError as error:
-        raise ValueError(f"tensor: expected a sequence of equal lengths ({error}); pad the rows") from error
+        raise ValueError(
+            f"tensor: expected a sequence of equal lengths ({error}); pad the rows"
+        ) from error
     if array.dtype.kind == "O" or array.dtype.kind in "USV":
         raise TypeError(
             f"tensor: cannot make a tensor of {type(data).__name__} with elements of type "
@@ -102,7 +104,9 @@ def as_tensor(data: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """The data as a tensor, sharing memory with NumPy arrays where the dtype allows."""
     if isinstance(data, Tensor):
         return data if dtype is None else data.to(dtype)  # type: ignore[attr-defined]
-    if isinstance(data, np.ndarray) and (dtype is None or dtypes.as_dtype(dtype).numpy == data.dtype):
+    if isinstance(data, np.ndarray) and (
+        dtype is None or dtypes.as_dtype(dtype).numpy == data.dtype
+    ):
         return from_numpy(data)
     return tensor(data, dtype=dtype)
 
@@ -137,7 +141,9 @@ def _shape(size: Sequence[Any]) -> tuple[int, ...]:
     return shape
 
 
-def _filled(shape: tuple[int, ...], value: Any, dtype: DType, requires_grad: bool, name: str | None) -> Tensor:
+def _filled(
+    shape: tuple[int, ...], value: Any, dtype: DType, requires_grad: bool, name: str | None
+) -> Tensor:
     return from_array(np.full(shape, value, dtype.numpy), requires_grad, name)
 
 
@@ -154,11 +160,17 @@ def full(
     if isinstance(fill_value, Tensor):
         fill_value = fill_value.item()
     kind = dtypes.of_number(fill_value) if dtype is None else dtypes.as_dtype(dtype)
-    return _filled(_shape([size] if isinstance(size, int) else size), fill_value, kind, requires_grad, name)
+    return _filled(
+        _shape([size] if isinstance(size, int) else size), fill_value, kind, requires_grad, name
+    )
 
 
 def zeros(
-    *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, name: str | None = None
+    *size: Any,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     """A tensor of zeros."""
     kind = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
@@ -166,7 +178,11 @@ def zeros(
 
 
 def ones(
-    *size: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False, name: str | None = None
+    *size: Any,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+    name: str | None = None,
 ) -> Tensor:
     """A tensor of ones."""
     kind = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
@@ -178,22 +194,35 @@ def empty(*size: Any, dtype: Any = None, device: Any = None, requires_grad: bool
     return zeros(*size, dtype=dtype, requires_grad=requires_grad)
 
 
-def full_like(x: Tensor, fill_value: Any, *, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:
+def full_like(
+    x: Tensor,
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    requires_grad: bool = False,
+    device: Any = None,
+) -> Tensor:
     """A tensor of one value, shaped as another."""
     return full(x.shape, fill_value, dtype=dtype or x.dtype, requires_grad=requires_grad)
 
 
-def zeros_like(x: Tensor, *, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:
+def zeros_like(
+    x: Tensor, *, dtype: Any = None, requires_grad: bool = False, device: Any = None
+) -> Tensor:
     """Zeros, shaped as another tensor."""
     return full_like(x, 0, dtype=dtype, requires_grad=requires_grad)
 
 
-def ones_like(x: Tensor, *, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:
+def ones_like(
+    x: Tensor, *, dtype: Any = None, requires_grad: bool = False, device: Any = None
+) -> Tensor:
     """Ones, shaped as another tensor."""
     return full_like(x, 1, dtype=dtype, requires_grad=requires_grad)
 
 
-def empty_like(x: Tensor, *, dtype: Any = None, requires_grad: bool = False, device: Any = None) -> Tensor:
+def empty_like(
+    x: Tensor, *, dtype: Any = None, requires_grad: bool = False, device: Any = None
+) -> Tensor:
     """A tensor shaped as another, whose values are to be written later."""
     return full_like(x, 0, dtype=dtype, requires_grad=requires_grad)
 
@@ -207,22 +236,47 @@ def _counted(made: Tensor, requires_grad: bool) -> Tensor:
     return made.requires_grad_() if requires_grad else made
 
 
-def arange(*args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def arange(
+    *args: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     """Numbers from start (0) to end (not included) in steps (1)."""
     return _counted(call(create.arange, *args, dtype=dtype), requires_grad)
 
 
-def linspace(start: Any, end: Any, steps: int, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def linspace(
+    start: Any,
+    end: Any,
+    steps: int,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """`steps` numbers evenly spaced from start to end, both included."""
     return _counted(call(create.linspace, start, end, steps, dtype=dtype), requires_grad)
 
 
-def logspace(start: Any, end: Any, steps: int, base: float = 10.0, *, dtype: Any = None, requires_grad: bool = False) -> Tensor:
+def logspace(
+    start: Any,
+    end: Any,
+    steps: int,
+    base: float = 10.0,
+    *,
+    dtype: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """`steps` powers of a base, exponents evenly spaced from start to end."""
     return _counted(call(create.logspace, start, end, steps, base, dtype=dtype), requires_grad)
 
 
-def eye(n: int, m: int | None = None, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def eye(
+    n: int,
+    m: int | None = None,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """The identity matrix."""
     return _counted(call(create.eye, n, m, dtype=dtype), requires_grad)
 

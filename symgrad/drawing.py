@@ -39,7 +39,9 @@ def _shape(name: str, size: tuple[Any, ...]) -> tuple[int, ...]:
 def _floating(name: str, dtype: Any, parts: bool = False) -> DType:
     kind = dtypes.get_default_dtype() if dtype is None else dtypes.as_dtype(dtype)
     if not kind.is_floating_point and not (parts and kind.is_complex):
-        raise RuntimeError(f"{name}: needs a floating dtype (got {kind!r}); use randint for integers")
+        raise RuntimeError(
+            f"{name}: needs a floating dtype (got {kind!r}); use randint for integers"
+        )
     return kind
 
 
@@ -113,7 +115,9 @@ def randint(
     if size is None:
         low, high, size = 0, low, high
     if size is None:
-        raise TypeError("randint: missing size; call randint(high, size) or randint(low, high, size)")
+        raise TypeError(
+            "randint: missing size; call randint(high, size) or randint(low, high, size)"
+        )
     kind = dtypes.int64 if dtype is None else dtypes.as_dtype(dtype)
     node = _integers(int(low), int(high), _shape("randint", (size,)), kind, generator)
     return _finish(node, requires_grad)

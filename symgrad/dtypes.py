@@ -63,7 +63,9 @@ class DType:
         """The complex dtype of the same precision; that of the default dtype for integers."""
         if self.category == COMPLEX:
             return self
-        return complex64 if (self if self.category == FLOAT else _default) is float32 else complex128
+        return (
+            complex64 if (self if self.category == FLOAT else _default) is float32 else complex128
+        )
 
 
 bool_ = DType(0, "bool", "i1", BOOL)
@@ -140,7 +142,9 @@ def as_dtype(dtype: object) -> DType:
     try:
         return from_numpy(np.dtype(dtype))  # type: ignore[call-overload]
     except TypeError as error:
-        raise TypeError(f"dtype: needs a symgrad dtype such as symgrad.float64 (got {dtype!r})") from error
+        raise TypeError(
+            f"dtype: needs a symgrad dtype such as symgrad.float64 (got {dtype!r})"
+        ) from error
 
 
 def promote_types(a: DType, b: DType) -> DType:

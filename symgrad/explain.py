@@ -143,7 +143,9 @@ def ask(function: Callable[..., Any], point: dict[str, Any]) -> Question:
     try:
         parameters = inspect.signature(function).parameters
     except ValueError as error:
-        raise ExplainError(f"{function!r} does not tell its parameters; name a Python function") from error
+        raise ExplainError(
+            f"{function!r} does not tell its parameters; name a Python function"
+        ) from error
     for name in point:
         if name not in parameters:
             raise ExplainError(
@@ -163,10 +165,14 @@ def ask(function: Callable[..., Any], point: dict[str, Any]) -> Question:
         try:
             question.arrays[name] = np.array(value, np.float64)
         except (TypeError, ValueError) as error:
-            raise ExplainError(f"{name}={value!r} is neither a number nor an array of numbers") from error
+            raise ExplainError(
+                f"{name}={value!r} is neither a number nor an array of numbers"
+            ) from error
     if missing:
         example = ",".join(f"{m}=1.5" for m in missing)
-        raise ExplainError(f"{question.name} needs {', '.join(missing)}; add for example --at {example}")
+        raise ExplainError(
+            f"{question.name} needs {', '.join(missing)}; add for example --at {example}"
+        )
     if not question.arrays:
         raise ExplainError(f"{question.name} has no floating argument to differentiate by")
     return question
@@ -197,7 +203,11 @@ def gradient(question: Question) -> Iterator[str]:
     """The formula of the derivative by each argument."""
     leaves = question.leaves()
     found: Any = sg.autograd.grad(
-        question.total(*leaves), leaves, create_graph=True, allow_unused=True, materialize_grads=True
+        question.total(*leaves),
+        leaves,
+        create_graph=True,
+        allow_unused=True,
+        materialize_grads=True,
     )
     for name, derivative in zip(question.arrays, found, strict=True):
         lines = derivative.formula().splitlines()
@@ -242,7 +252,9 @@ def differences(question: Question) -> Iterator[str]:
         chosen = np.arange(exact.size)
         if exact.size > CHECKED_ELEMENTS:
             chosen = rng.choice(exact.size, CHECKED_ELEMENTS, replace=False)
-        estimated = np.array([_central(total, question.arguments(), place, k) for k in chosen.tolist()])
+        estimated = np.array(
+            [_central(total, question.arguments(), place, k) for k in chosen.tolist()]
+        )
         error = np.max(np.abs(estimated - exact.ravel()[chosen]), initial=0.0)
         scale = max(float(np.max(np.abs(exact), initial=0.0)), 1.0)
         among = f" ({len(chosen)} of {exact.size} elements)" if len(chosen) < exact.size else ""
@@ -384,7 +396,9 @@ def explain(target: str, point: str = "", show: Callable[[str], Any] = print) ->
         except ExplainError:
             raise
         except Exception as error:
-            raise ExplainError(f"{question.name}: {title}: {type(error).__name__}: {error}") from error
+            raise ExplainError(
+                f"{question.name}: {title}: {type(error).__name__}: {error}"
+            ) from error
         show("")
         for number, line in enumerate(lines):
             show(f"{'' if number else title:<13}{line}")

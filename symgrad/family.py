@@ -79,7 +79,9 @@ def promote(args: Sequence[Expr | bool | int | float | complex]) -> DType:
     for a in args:
         if isinstance(a, Expr):
             if a.shape:
-                dimensioned = a.dtype if dimensioned is None else dtypes.promote_types(dimensioned, a.dtype)
+                dimensioned = (
+                    a.dtype if dimensioned is None else dtypes.promote_types(dimensioned, a.dtype)
+                )
             else:
                 zero = a.dtype if zero is None else dtypes.promote_types(zero, a.dtype)
         else:
@@ -326,7 +328,7 @@ class Library(Op):
     eager_check: ClassVar[bool] = True
     """Runs at the call in eager mode, since it can fail on values."""
     native: ClassVar[str] = ""
-    """The kind of LAPACK routine that compiled code calls in place of `ref`, if it has one."""
+    """The kind of native routine that compiled code calls in place of `ref`, if it has one."""
 
     def result_dtype(self, *args: Expr, **attrs: Any) -> DType:
         """The dtype of the result."""

@@ -112,7 +112,11 @@ def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if STATE.checked and not STATE.tracing:
         run_now(result)
     for a in args:
-        if isinstance(a, Tensor) and a._family is not None and a._family.storage.outside is not None:
+        if (
+            isinstance(a, Tensor)
+            and a._family is not None
+            and a._family.storage.outside is not None
+        ):
             run_now(result)
             break
     return result
@@ -133,7 +137,12 @@ def steps_between(base: Expr, node: Expr) -> tuple[Step, ...] | None:
     steps: list[Step] = []
     while node is not base:
         placed = hasattr(node.op, "placed")
-        if (node.op.family != "movement" and not placed) or node.op.bounded or node.op.pieces or not node.args:
+        if (
+            (node.op.family != "movement" and not placed)
+            or node.op.bounded
+            or node.op.pieces
+            or not node.args
+        ):
             return None
         steps.append((node.op, node.attrs))
         node = node.args[0]
@@ -146,7 +155,9 @@ def view_call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if not isinstance(x, Tensor):
         return call(function, *args, **kwargs)
     base = x.expr()
-    result = function(base, *[unwrap(a) for a in args[1:]], **{k: unwrap(v) for k, v in kwargs.items()})
+    result = function(
+        base, *[unwrap(a) for a in args[1:]], **{k: unwrap(v) for k, v in kwargs.items()}
+    )
     return _as_views(x, base, result, name=getattr(function, "name", ""))
 
 
@@ -208,7 +219,9 @@ def _as_views(x: Tensor, base: Expr, result: Any, number: int = -1, name: str = 
 def in_place(function: Callable[..., Any], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Apply a function and write its result into its first argument."""
     x.check_writable()
-    new = function(x.expr(), *[unwrap(a) for a in args], **{k: unwrap(v) for k, v in kwargs.items()})
+    new = function(
+        x.expr(), *[unwrap(a) for a in args], **{k: unwrap(v) for k, v in kwargs.items()}
+    )
     return x.write(new)
 
 
@@ -354,7 +367,9 @@ def _binary(source: Callable[..., Any], swapped: bool = False) -> Callable[..., 
 
 def _general(name: str, swapped: bool = False) -> Callable[..., Any]:
     def method(self: Tensor, other: Any) -> Any:
-        if not isinstance(other, Tensor | bool | int | float | complex | np.ndarray | np.number | np.bool_):
+        if not isinstance(
+            other, Tensor | bool | int | float | complex | np.ndarray | np.number | np.bool_
+        ):
             return NotImplemented
         function = FUNCTIONS[name]
         return function(other, self) if swapped else function(self, other)
@@ -369,7 +384,9 @@ def _augmented(source: Callable[..., Any]) -> Callable[..., Any]:
     return method
 
 
-_ITEM_NOTES = {name: Note(name, False) for name in ("select", "slice", "unsqueeze", "alias", "index")}
+_ITEM_NOTES = {
+    name: Note(name, False) for name in ("select", "slice", "unsqueeze", "alias", "index")
+}
 
 
 def _item_note(key: Any) -> Note:
@@ -447,7 +464,12 @@ def attach() -> None:
             setattr(Tensor, f"__{word}__", _general(name))
             setattr(Tensor, f"__r{word}__", _general(name, swapped=True))
             setattr(Tensor, f"__i{word}__", _augmented(table[name]))
-    for word, name in {"neg": "neg", "abs": "abs", "invert": "bitwise_not", "pos": "positive"}.items():
+    for word, name in {
+        "neg": "neg",
+        "abs": "abs",
+        "invert": "bitwise_not",
+        "pos": "positive",
+    }.items():
         if name in table:
             setattr(Tensor, f"__{word}__", FUNCTIONS[name])
     Tensor.__getitem__ = getitem  # type: ignore[method-assign]
@@ -486,7 +508,9 @@ def _to(
         return _clone(self) if copy or flags[1:] == [True] else self
     kind = dtypes.as_dtype(wanted)
     if self.dtype.is_complex and 0 < kind.category < 3:
-        warnings.warn("Casting complex values to real discards the imaginary part", UserWarning, stacklevel=2)
+        warnings.warn(
+            "Casting complex values to real discards the imaginary part", UserWarning, stacklevel=2
+        )
     return call(lambda x: cast_to(x, kind), self)
 
 

@@ -15,7 +15,9 @@ from symgrad.errors import LinAlgError
 from symgrad.interface import FUNCTIONS
 
 _PREFIX = "linalg_"
-_NAMES = {name.removeprefix(_PREFIX): f for name, f in FUNCTIONS.items() if name.startswith(_PREFIX)}
+_NAMES = {
+    name.removeprefix(_PREFIX): f for name, f in FUNCTIONS.items() if name.startswith(_PREFIX)
+}
 
 __all__ = ["LinAlgError", *sorted(_NAMES)]  # noqa: PLE0604
 
@@ -23,7 +25,9 @@ __all__ = ["LinAlgError", *sorted(_NAMES)]  # noqa: PLE0604
 def __getattr__(name: str) -> Any:
     if name in _NAMES:
         return _NAMES[name]
-    raise AttributeError(f"module 'symgrad.linalg' has no function {name!r}; see dir(symgrad.linalg)")
+    raise AttributeError(
+        f"module 'symgrad.linalg' has no function {name!r}; see dir(symgrad.linalg)"
+    )
 
 
 def __dir__() -> list[str]:

@@ -44,7 +44,9 @@ def _count(shape: Shape) -> int:
 def words(key: Key, count: int) -> np.ndarray:
     """`count` random 64-bit words of the stream that `key` = (seed, offset) names."""
     seed, offset = (int(k) & _WORD for k in key)
-    stream = np.random.Philox(key=np.array([seed, 0], np.uint64), counter=np.array([0, offset, 0, 0], np.uint64))
+    stream = np.random.Philox(
+        key=np.array([seed, 0], np.uint64), counter=np.array([0, offset, 0, 0], np.uint64)
+    )
     return np.asarray(stream.random_raw(count), np.uint64)
 
 
@@ -61,7 +63,9 @@ def normal_of(key: Key, shape: Shape, dtype: np.dtype) -> np.ndarray:
     count = _count(shape)
     half = -(-count // 2)
     raw = words(key, 2 * half)
-    radius = np.sqrt(-2.0 * np.log(((raw[:half] >> np.uint64(11)) + np.uint64(1)).astype(np.float64) * 2.0**-53))
+    radius = np.sqrt(
+        -2.0 * np.log(((raw[:half] >> np.uint64(11)) + np.uint64(1)).astype(np.float64) * 2.0**-53)
+    )
     angle = (raw[half:] >> np.uint64(11)).astype(np.float64) * (2.0 * np.pi * 2.0**-53)
     both = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])
     return both[:count].reshape(tuple(shape)).astype(dtype)
@@ -280,7 +284,9 @@ def exponential(
 ) -> np.ndarray:
     """Exponential with the given rate; never 0 times infinity, since the uniform is below 1."""
     if not rate > 0:
-        raise RuntimeError(f"exponential: exponential_ expects lambda > 0.0, but found lambda={rate}")
+        raise RuntimeError(
+            f"exponential: exponential_ expects lambda > 0.0, but found lambda={rate}"
+        )
     return (-np.log1p(-rand(generator, shape, np.dtype(np.float64))) / rate).astype(dtype)
 
 
@@ -297,12 +303,18 @@ def multinomial(
     """
     w = np.asarray(weights, np.float64)
     if w.ndim not in (1, 2) or w.shape[-1] == 0:
-        raise RuntimeError(f"multinomial: prob_dist must be 1 or 2 dim and not empty (got shape {w.shape})")
+        raise RuntimeError(
+            f"multinomial: prob_dist must be 1 or 2 dim and not empty (got shape {w.shape})"
+        )
     if not np.all(np.isfinite(w)) or np.any(w < 0):
-        raise RuntimeError("multinomial: probability tensor contains either `inf`, `nan` or element < 0")
+        raise RuntimeError(
+            "multinomial: probability tensor contains either `inf`, `nan` or element < 0"
+        )
     possible = np.count_nonzero(w, axis=-1)
     if np.any(possible == 0):
-        raise RuntimeError("multinomial: invalid multinomial distribution (sum of probabilities <= 0)")
+        raise RuntimeError(
+            "multinomial: invalid multinomial distribution (sum of probabilities <= 0)"
+        )
     if count <= 0:
         raise RuntimeError("multinomial: cannot sample n_sample <= 0 samples")
     if not replacement and np.any(possible < count):
@@ -322,5 +334,7 @@ def multinomial(
     else:
         clocks = exponential(generator, rows.shape, np.dtype(np.float64))
         with np.errstate(divide="ignore"):
-            picked = np.argsort(np.where(rows > 0, clocks / rows, np.inf), axis=1, kind="stable")[:, :count]
+            picked = np.argsort(np.where(rows > 0, clocks / rows, np.inf), axis=1, kind="stable")[
+                :, :count
+            ]
     return picked.reshape((*w.shape[:-1], count)).astype(np.int64)

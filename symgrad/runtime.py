@@ -81,7 +81,9 @@ class Recipe:
         self.stores = stores
         self.results = results
 
-    def run(self, inputs: tuple[np.ndarray, ...]) -> tuple[list[np.ndarray], tuple[np.ndarray, ...]]:
+    def run(
+        self, inputs: tuple[np.ndarray, ...]
+    ) -> tuple[list[np.ndarray], tuple[np.ndarray, ...]]:
         """The roots' arrays, and the program's outputs."""
         made = self.program.run(inputs)
         found = []
@@ -117,7 +119,9 @@ class PairedRecipe(Recipe):
         self.dtypes = dtypes
         self.count = count
 
-    def run(self, inputs: tuple[np.ndarray, ...]) -> tuple[list[np.ndarray], tuple[np.ndarray, ...]]:
+    def run(
+        self, inputs: tuple[np.ndarray, ...]
+    ) -> tuple[list[np.ndarray], tuple[np.ndarray, ...]]:
         """The roots' arrays, and the program's outputs with all values put together after them."""
         parts, made = super().run(tuple([as_parts(a) for a in inputs]))
         found = iter(parts)
@@ -170,9 +174,7 @@ class Survey:
                     k = place[id(a)]
                     uses[k] += 1
                     links.append(number - k)
-                parts.append(
-                    (op, n.attrs, n.shape, n.dtype, n.requires_grad, pending_here, *links)
-                )
+                parts.append((op, n.attrs, n.shape, n.dtype, n.requires_grad, pending_here, *links))
             elif pending_here:
                 parts.append((n.dtype, n.shape, op, n.attrs))
             else:
@@ -192,7 +194,9 @@ class Survey:
         return tuple(
             [
                 k
-                for k, (n, count, uses) in enumerate(zip(self.nodes, counts, self.uses, strict=True))
+                for k, (n, count, uses) in enumerate(
+                    zip(self.nodes, counts, self.uses, strict=True)
+                )
                 if count > uses + _OWN_REFERENCES
                 and n.value is None
                 and n.args
@@ -262,7 +266,11 @@ def build_recipe(
 
 
 def _paired_recipe(
-    separation: Separation, nodes: Sequence[Expr], roots: Sequence[Expr], held: Sequence[Expr], inline: bool
+    separation: Separation,
+    nodes: Sequence[Expr],
+    roots: Sequence[Expr],
+    held: Sequence[Expr],
+    inline: bool,
 ) -> Recipe:
     """The recipe for a structure with complex nodes."""
     stands = separation.stands
@@ -320,9 +328,7 @@ def same_memory(n: Node) -> Node:
 
 def run_recipe(recipe: Recipe, nodes: Sequence[Expr]) -> list[np.ndarray]:
     """Run a recipe on a structure, store what it stores, and give the roots' arrays."""
-    inputs = tuple(
-        [s if isinstance(s, np.ndarray) else array_of(nodes[s]) for s in recipe.sources]
-    )
+    inputs = tuple([s if isinstance(s, np.ndarray) else array_of(nodes[s]) for s in recipe.sources])
     found, made = recipe.run(inputs)
     for position, output in recipe.stores:
         node = nodes[position]
@@ -426,7 +432,10 @@ def differentiable(node: Expr) -> bool:
 
 
 def gradients(
-    outputs: Sequence[Expr], cotangents: Sequence[Expr], inputs: Sequence[Expr], nodes: Sequence[Expr]
+    outputs: Sequence[Expr],
+    cotangents: Sequence[Expr],
+    inputs: Sequence[Expr],
+    nodes: Sequence[Expr],
 ) -> list[np.ndarray | None]:
     """Values of the cotangents of `inputs`, by the joint program of value and derivative.
 

@@ -171,7 +171,9 @@ def load(f: File, map_location: Any = None, *, weights_only: bool = True) -> Any
     try:
         return outline.back(json.loads(metadata[_OUTLINE]))
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise RuntimeError(f"load: the outline of the file is damaged ({error!r}); save it anew") from error
+        raise RuntimeError(
+            f"load: the outline of the file is damaged ({error!r}); save it anew"
+        ) from error
 
 
 def _parts(data: bytes) -> tuple[dict[str, Any], memoryview]:
@@ -185,7 +187,9 @@ def _parts(data: bytes) -> tuple[dict[str, Any], memoryview]:
     try:
         header = json.loads(data[8 : 8 + length])
     except ValueError as error:
-        raise RuntimeError(f"load: the header of the file is no JSON ({error}); save it anew") from error
+        raise RuntimeError(
+            f"load: the header of the file is no JSON ({error}); save it anew"
+        ) from error
     if not isinstance(header, dict):
         raise RuntimeError(
             f"load: the header of the file is no object (got {type(header).__name__}); save it anew"

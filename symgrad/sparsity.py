@@ -464,9 +464,7 @@ def sparse_hessian(f: Callable[[Tensor], Any], x: Tensor) -> Any:
     key = rows * np.int64(flat.shape[0]) + colours[columns]
     order, alone = np.unique(key, return_inverse=True)
     single = np.bincount(alone, minlength=order.size)[alone] == 1
-    values = np.where(
-        single, flat[colours[columns], rows], flat[colours[rows], columns]
-    )
+    values = np.where(single, flat[colours[columns], rows], flat[colours[rows], columns])
     return _matrix(where, values)
 
 

@@ -343,7 +343,15 @@ class Tensor:
             )
         node = self.expr()
         if node.requires_grad:
-            cut = Expr(INPUT, (node,) if node.value is None else (), (), node.shape, node.dtype, False, node.value)
+            cut = Expr(
+                INPUT,
+                (node,) if node.value is None else (),
+                (),
+                node.shape,
+                node.dtype,
+                False,
+                node.value,
+            )
             self._become(cut)
         return self
 

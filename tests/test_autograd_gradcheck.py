@@ -62,7 +62,10 @@ FIRST = {
 
 SECOND = {
     "detached factor": (lambda x: x**3, lambda x, g: 3 * g * x.detach() ** 2),
-    "constant for a function": (sg.sin, lambda x, g: g * sg.tensor(sg.cos(x).tolist(), dtype=sg.float64)),
+    "constant for a function": (
+        sg.sin,
+        lambda x, g: g * sg.tensor(sg.cos(x).tolist(), dtype=sg.float64),
+    ),
     "cotangent detached": (lambda x: x**3, lambda x, g: 3 * g.detach() * x**2),
     "half detached": (lambda x: x**4, lambda x, g: 4 * g * x * x.detach() ** 2),
 }

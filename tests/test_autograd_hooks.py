@@ -124,7 +124,9 @@ def test_edges_stand_for_tensors():
     y = h * 3
     edge = graph.get_gradient_edge(h)
     agrees(sg.autograd.grad(y, edge, retain_graph=True)[0], 3.0)
-    agrees(sg.autograd.grad(graph.get_gradient_edge(y), x, sg.tensor(1.0, dtype=sg.float64))[0], 12.0)
+    agrees(
+        sg.autograd.grad(graph.get_gradient_edge(y), x, sg.tensor(1.0, dtype=sg.float64))[0], 12.0
+    )
 
 
 def test_walk_through_the_graph_reaches_the_leaves():
@@ -216,7 +218,9 @@ def test_nan_names_the_operation_and_the_line():
         with sg.autograd.detect_anomaly():
             x = leaf(0.0)
             y = x.sqrt() * 0.0  # the line that is looked for
-            with pytest.raises(RuntimeError, match="'SqrtBackward0' returned nan values in its 0th output"):
+            with pytest.raises(
+                RuntimeError, match="'SqrtBackward0' returned nan values in its 0th output"
+            ):
                 y.backward()
     texts = [str(w.message) for w in seen]
     assert any("Error detected in SqrtBackward0" in t and "y = x.sqrt() * 0.0" in t for t in texts)

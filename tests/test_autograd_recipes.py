@@ -40,7 +40,11 @@ def test_gradient_penalty():
     x = torch.tensor(np.random.default_rng(1).normal(size=(5, 3)), requires_grad=True)
     score = network(w1, b1, w2, x)
     (g,) = torch.autograd.grad(
-        outputs=score, inputs=x, grad_outputs=torch.ones_like(score), create_graph=True, retain_graph=True
+        outputs=score,
+        inputs=x,
+        grad_outputs=torch.ones_like(score),
+        create_graph=True,
+        retain_graph=True,
     )
     penalty = ((g.norm(2, dim=1) - 1) ** 2).mean()
     penalty.backward()

@@ -45,7 +45,9 @@ def sampled() -> list[Any]:
         for case in function.samples:
             tensors = [k for k, a in enumerate(case.args) if isinstance(a, T)]
             plain = not any(isinstance(v, T) for v in case.attrs.values())
-            nested = any(isinstance(a, list | tuple) and any(isinstance(v, T) for v in a) for a in case.args)
+            nested = any(
+                isinstance(a, list | tuple) and any(isinstance(v, T) for v in a) for a in case.args
+            )
             if tensors and plain and not nested:
                 which = {tuple(tensors), (tensors[0],), (tensors[-1],)}
                 for some in sorted(which):
@@ -90,7 +92,9 @@ def test_op_when_arguments_are_batched_then_each_element_is_the_reference(
     outputs = list(made) if several else [made]
     results = batched(outputs, inputs, batches)
     tolerance = 1e-9 if all(y.dtype is not sg.float32 for y in outputs) else 1e-5
-    for number, (y, result, array) in enumerate(zip(outputs, results, values(results), strict=True)):
+    for number, (y, result, array) in enumerate(
+        zip(outputs, results, values(results), strict=True)
+    ):
         for element in range(COUNT):
             with np.errstate(all="ignore"):
                 want = function.ref(*rows[element], **case.attrs)
@@ -128,7 +132,11 @@ def test_product_when_batched_then_equals_einsum(flags: tuple[bool, bool]) -> No
 
 
 def test_read_when_positions_are_batched_then_each_element_reads_its_own() -> None:
-    data, rows, columns = RNG.normal(size=(COUNT, 4, 5, 2)), RNG.integers(0, 4, (COUNT, 6)), RNG.integers(0, 5, 6)
+    data, rows, columns = (
+        RNG.normal(size=(COUNT, 4, 5, 2)),
+        RNG.integers(0, 4, (COUNT, 6)),
+        RNG.integers(0, 5, 6),
+    )
     d, r = place(data[0]), place(rows[0])
     (made,) = batched([read(d, r, leaf(columns))], [d, r], [leaf(data), leaf(rows)])
     want = np.stack([data[k][rows[k], columns] for k in range(COUNT)])

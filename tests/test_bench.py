@@ -106,9 +106,7 @@ def row_with_a_peer():
 
 def test_a_row_shows_each_peer_with_its_ratio():
     row = row_with_a_peer()
-    assert row.text().split() == (
-        "chain 6 ms 2 ms 100 ms 3.00 5 ms 4 s 2.50 a chain".split()
-    )
+    assert row.text().split() == ("chain 6 ms 2 ms 100 ms 3.00 5 ms 4 s 2.50 a chain".split())
     assert bench.heading(["torch"]).split()[-4:] == ["torch", "first", "call", "ratio"]
     assert row.as_dict()["ratios"] == {"numpy": pytest.approx(3.0), "torch": pytest.approx(2.5)}
 
@@ -153,7 +151,9 @@ def test_the_roofline_is_drawn(tmp_path):
     assert "<svg" in path.read_text()
 
 
-@pytest.mark.parametrize("name", [n for n, b in bench.BENCHMARKS.items() if b.build().argnums is None])
+@pytest.mark.parametrize(
+    "name", [n for n, b in bench.BENCHMARKS.items() if b.build().argnums is None]
+)
 def test_formulas_of_other_namespaces_agree_with_numpy(name):
     case = bench.BENCHMARKS[name].build()
     found = case.formula(peers.JaxNames(np), *case.args)

@@ -85,7 +85,9 @@ def test_explain_shows_value_formulas_kernels_accuracy_and_time(file, capsys):
     assert parts["gradient"][1] == "by y:  x"
     assert any("loops" in line for line in parts["kernels"])
     assert [line.split()[2] for line in parts["differences"]] == ["agree,", "agree,"]
-    assert re.match(r"compiled [\d.e+]+ (ns|µs|ms), with its gradient [\d.e+]+ (ns|µs|ms)", parts["time"][0])
+    assert re.match(
+        r"compiled [\d.e+]+ (ns|µs|ms), with its gradient [\d.e+]+ (ns|µs|ms)", parts["time"][0]
+    )
     assert re.match(r"plain math [\d.e+]+ (ns|µs|ms): compiled is [\d.e+]+ times", parts["time"][1])
 
 

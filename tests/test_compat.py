@@ -90,7 +90,11 @@ def test_one_module_has_two_names(installed):
     import torch.nn.functional
     from torch.optim import lr_scheduler
 
-    assert torch is sg and torch.nn.functional is sg.nn.functional and lr_scheduler is sg.optim.lr_scheduler
+    assert (
+        torch is sg
+        and torch.nn.functional is sg.nn.functional
+        and lr_scheduler is sg.optim.lr_scheduler
+    )
     assert sg.nn.__spec__.name == "symgrad.nn" and sg.nn.__name__ == "symgrad.nn"
     compat.install()
     assert sum(type(f).__module__ == "symgrad.compat" for f in sys.meta_path) == 1
@@ -114,7 +118,9 @@ def test_another_torch_is_not_replaced(monkeypatch):
 
 
 def test_device():
-    assert repr(sg.device("cpu")) == "device(type='cpu')" and sg.device("cpu:0") == sg.ones(1).device
+    assert (
+        repr(sg.device("cpu")) == "device(type='cpu')" and sg.device("cpu:0") == sg.ones(1).device
+    )
     assert not sg.cuda.is_available() and sg.cuda.device_count() == 0
     with pytest.raises(RuntimeError, match="there is no device 'cuda'"):
         sg.device("cuda", 0)
@@ -143,7 +149,11 @@ def test_close_values_pass(actual, expected, settings):
 @pytest.mark.parametrize(
     ("actual", "expected", "message"),
     [
-        (sg.ones(2), sg.ones(3), r"The values for attribute 'shape' do not match: symgrad.Size\(\[2\]\)"),
+        (
+            sg.ones(2),
+            sg.ones(3),
+            r"The values for attribute 'shape' do not match: symgrad.Size\(\[2\]\)",
+        ),
         (
             sg.ones(2),
             sg.ones(2, dtype=sg.float64),
@@ -187,7 +197,11 @@ def written(value):
 
 def test_file_has_the_published_layout():
     data = written(
-        {"a": sg.tensor([[1.0, -2.0]]), "b": sg.tensor([3, 4, 5], dtype=sg.int16), "c": sg.tensor(True)}
+        {
+            "a": sg.tensor([[1.0, -2.0]]),
+            "b": sg.tensor([3, 4, 5], dtype=sg.int16),
+            "c": sg.tensor(True),
+        }
     )
     length = int.from_bytes(data[:8], "little")
     header, body = json.loads(data[8 : 8 + length]), data[8 + length :]
@@ -198,7 +212,9 @@ def test_file_has_the_published_layout():
         "c": ("BOOL", []),
     }
     ranges = sorted(v["data_offsets"] for v in header.values())
-    assert [r[0] for r in ranges] == [0, *[r[1] for r in ranges[:-1]]] and ranges[-1][1] == len(body) == 15
+    assert [r[0] for r in ranges] == [0, *[r[1] for r in ranges[:-1]]] and ranges[-1][1] == len(
+        body
+    ) == 15
     start, end = header["b"]["data_offsets"]
     assert body[start:end] == b"\x03\x00\x04\x00\x05\x00"
     start, end = header["a"]["data_offsets"]
@@ -231,7 +247,11 @@ def test_nested_values_come_back(tmp_path):
     }
     sg.save(value, tmp_path / "checkpoint")
     found = sg.load(tmp_path / "checkpoint")
-    assert type(found["model"]) is OrderedDict and found["rest"] == value["rest"] and found["epoch"] == 7
+    assert (
+        type(found["model"]) is OrderedDict
+        and found["rest"] == value["rest"]
+        and found["epoch"] == 7
+    )
     assert found["a.b"].tolist() == [0.0] and found["a"]["b"].tolist() == [1.0]
     assert found["optimizer"]["param_groups"] == optimizer.state_dict()["param_groups"]
     other = sg.optim.Adam(m.parameters())

@@ -16,7 +16,10 @@ FUNCTIONS = [
     "exp", "log", "sqrt", "sin", "cos", "tan", "sinh", "cosh", "tanh", "reciprocal", "square", "expm1", "log1p",
     "log2", "log10", "arcsin", "arccos", "arctan", "arcsinh", "arccosh", "arctanh",
 ]  # fmt: skip
-KINDS = {np.complex64: (sg.complex64, sg.float32, 2e-6), np.complex128: (sg.complex128, sg.float64, 4e-15)}
+KINDS = {
+    np.complex64: (sg.complex64, sg.float32, 2e-6),
+    np.complex128: (sg.complex128, sg.float64, 4e-15),
+}
 
 
 def normal(*shape, kind=np.complex128):
@@ -70,7 +73,9 @@ def test_powers_with_a_number_as_exponent(exponent):
     z = normal(20) / 2
     np.testing.assert_allclose((sg.tensor(z) ** exponent).numpy(), z**exponent, rtol=1e-12)
     if exponent != 0:
-        np.testing.assert_allclose((exponent ** sg.tensor(z)).numpy(), np.power(complex(exponent), z), rtol=1e-12)
+        np.testing.assert_allclose(
+            (exponent ** sg.tensor(z)).numpy(), np.power(complex(exponent), z), rtol=1e-12
+        )
 
 
 def test_powers_of_zero():
@@ -80,13 +85,17 @@ def test_powers_of_zero():
 
 
 SIZES = [0.5, 1.0, 1 + 1e-9, 1e-310, 1e-170, 1e160, 1.7e308, 712.0, 30.0, 1e-9]
-WIDE = np.array([complex(a, b) for a, b in itertools.product([*SIZES, *[-s for s in SIZES]], repeat=2)])
+WIDE = np.array(
+    [complex(a, b) for a, b in itertools.product([*SIZES, *[-s for s in SIZES]], repeat=2)]
+)
 
 
 def exactly(f, *operands):
     """Values with 60 digits, rounded; infinite parts where they are out of range."""
     with mpmath.workdps(60):
-        return np.array([complex(f(*[mpmath.mpc(v) for v in row])) for row in zip(*operands, strict=True)])
+        return np.array(
+            [complex(f(*[mpmath.mpc(v) for v in row])) for row in zip(*operands, strict=True)]
+        )
 
 
 def close_in_range(made, wanted, rounding):
@@ -99,7 +108,9 @@ def close_in_range(made, wanted, rounding):
     assert apart.max() < rounding
 
 
-@pytest.mark.parametrize("name", ["exp", "log", "sqrt", "sinh", "cosh", "sin", "cos", "tanh", "tan", "expm1", "log1p"])
+@pytest.mark.parametrize(
+    "name", ["exp", "log", "sqrt", "sinh", "cosh", "sin", "cos", "tanh", "tan", "expm1", "log1p"]
+)
 def test_functions_keep_their_range(name):
     with np.errstate(all="ignore"):
         made = getattr(sg, name)(sg.tensor(WIDE)).numpy()
@@ -129,13 +140,32 @@ def test_magnitudes_keep_their_range():
 
 INF, NAN = np.inf, np.nan
 ANNEX_G = {
-    "exp": [(-INF + 2j, 0), (complex(INF, 0), complex(INF, 0)), (complex(3, INF), complex(NAN, NAN)), (complex(NAN, 0), complex(NAN, 0))],
-    "log": [(0j, complex(-INF, 0)), (complex(-INF, 1), complex(INF, np.pi)), (complex(NAN, INF), complex(INF, NAN))],
-    "sqrt": [(complex(-INF, 1), complex(0, INF)), (complex(1, -INF), complex(INF, -INF)), (complex(-4, -0.0), -2j), (complex(INF, 1), complex(INF, 0))],
+    "exp": [
+        (-INF + 2j, 0),
+        (complex(INF, 0), complex(INF, 0)),
+        (complex(3, INF), complex(NAN, NAN)),
+        (complex(NAN, 0), complex(NAN, 0)),
+    ],
+    "log": [
+        (0j, complex(-INF, 0)),
+        (complex(-INF, 1), complex(INF, np.pi)),
+        (complex(NAN, INF), complex(INF, NAN)),
+    ],
+    "sqrt": [
+        (complex(-INF, 1), complex(0, INF)),
+        (complex(1, -INF), complex(INF, -INF)),
+        (complex(-4, -0.0), -2j),
+        (complex(INF, 1), complex(INF, 0)),
+    ],
     "tanh": [(complex(INF, 1), 1), (complex(-INF, 1), -1), (0j, 0)],
     "sinh": [(complex(INF, 0), complex(INF, 0)), (complex(0, INF), complex(0, NAN))],
     "cosh": [(complex(INF, 0), complex(INF, 0))],
-    "reciprocal": [(complex(INF, INF), 0), (complex(-INF, 2), 0), (complex(INF, 1), 0), (complex(1, INF), 0)],
+    "reciprocal": [
+        (complex(INF, INF), 0),
+        (complex(-INF, 2), 0),
+        (complex(INF, 1), 0),
+        (complex(1, INF), 0),
+    ],
 }
 
 
@@ -143,7 +173,9 @@ ANNEX_G = {
 def test_values_at_infinity_are_those_of_c(name):
     for z, wanted in ANNEX_G[name]:
         made = getattr(sg, name)(sg.tensor(z, dtype=sg.complex128)).item()
-        np.testing.assert_array_equal([made.real, made.imag], [complex(wanted).real, complex(wanted).imag], f"{z}")
+        np.testing.assert_array_equal(
+            [made.real, made.imag], [complex(wanted).real, complex(wanted).imag], f"{z}"
+        )
 
 
 def test_linear_families_act_on_both_parts():
@@ -179,7 +211,9 @@ def test_systems_and_inverses_are_numpys():
     t, u = sg.tensor(a), sg.tensor(b)
     np.testing.assert_allclose(sg.linalg.solve(t, u).numpy(), np.linalg.solve(a, b), rtol=1e-11)
     np.testing.assert_allclose(sg.linalg.inv(t).numpy(), np.linalg.inv(a), rtol=1e-11)
-    np.testing.assert_allclose(sg.linalg.solve(t[0], u[0, :, 0]).numpy(), np.linalg.solve(a[0], b[0, :, 0]), rtol=1e-11)
+    np.testing.assert_allclose(
+        sg.linalg.solve(t[0], u[0, :, 0]).numpy(), np.linalg.solve(a[0], b[0, :, 0]), rtol=1e-11
+    )
     right = sg.linalg.solve(t[0], u[0].T, left=False).numpy()
     np.testing.assert_allclose(right @ a[0], b[0].T, atol=1e-12)
     assert gradcheck(sg.linalg.solve, (leaf(a[0]), leaf(b[0])))
@@ -211,7 +245,9 @@ def test_python_numbers_printing_and_copies():
     assert complex(z) == 1 + 2j
     assert sg.tensor([[1j], [2 + 0j]]).tolist() == [[1j], [2 + 0j]]
     assert repr(sg.tensor([1 + 2j])) == "tensor([1.+2.j])"
-    assert repr(sg.tensor([1j], dtype=sg.complex128)) == "tensor([0.+1.j], dtype=symgrad.complex128)"
+    assert (
+        repr(sg.tensor([1j], dtype=sg.complex128)) == "tensor([0.+1.j], dtype=symgrad.complex128)"
+    )
     assert pickle.loads(pickle.dumps(z)).item() == 1 + 2j
     assert (2j - z).tolist() == -1
     assert (1j / z).item() == pytest.approx(1j / (1 + 2j))
@@ -253,11 +289,17 @@ GRADIENTS = {
     "own power": (lambda z: z**z, lambda z: z**z),
     "power of 2+i": (lambda z: (2 + 1j) ** z, lambda z: (2 + 1j) ** z),
     "quotient": (lambda z: (z + 1) / (z * z - 3j), lambda z: (z + 1) / (z * z - 3j)),
-    "matmul": (lambda z: z.reshape(2, 2) @ z.reshape(2, 2).H, lambda z: z.reshape(2, 2) @ z.reshape(2, 2).conj().T),
+    "matmul": (
+        lambda z: z.reshape(2, 2) @ z.reshape(2, 2).H,
+        lambda z: z.reshape(2, 2) @ z.reshape(2, 2).conj().T,
+    ),
     "sum": (lambda z: z.sum(0, True), lambda z: z.sum(0, keepdims=True)),
     "std": (lambda z: z.std(), lambda z: z.std(ddof=1)),
     "norm": (lambda z: z.norm(), np.linalg.norm),
-    "where": (lambda z: sg.where(z.real > 0, z * z, z.conj()), lambda z: np.where(z.real > 0, z * z, z.conj())),
+    "where": (
+        lambda z: sg.where(z.real > 0, z * z, z.conj()),
+        lambda z: np.where(z.real > 0, z * z, z.conj()),
+    ),
     "positions": (lambda z: z[[0, 1, 1, 3]] * 1j, lambda z: z[[0, 1, 1, 3]] * 1j),
     "as real": (sg.view_as_real, lambda z: np.stack([z.real, z.imag], -1)),
     "cumulative": (lambda z: z.cumsum(0), np.cumsum),
@@ -276,7 +318,9 @@ def test_gradients_are_differences_in_both_directions(name):
     weights = normal(*made.shape)
     weights = weights if made.is_complex() else weights.real
     made.backward(sg.tensor(weights))
-    np.testing.assert_allclose(z.grad.numpy(), by_differences(reference, values, weights), rtol=1e-7, atol=1e-8)
+    np.testing.assert_allclose(
+        z.grad.numpy(), by_differences(reference, values, weights), rtol=1e-7, atol=1e-8
+    )
 
 
 @pytest.mark.parametrize("name", GRADIENTS)
@@ -323,10 +367,14 @@ def test_derivatives_do_not_remember_the_numbers_of_another_program():
         z = leaf(values)
         (g,) = grad((1 / (z * factor)).abs().sum(), z, create_graph=True)
         np.testing.assert_allclose(
-            g.detach().numpy(), by_differences(lambda v, c=factor: np.abs(1 / (v * c)), values, 1.0), rtol=1e-7
+            g.detach().numpy(),
+            by_differences(lambda v, c=factor: np.abs(1 / (v * c)), values, 1.0),
+            rtol=1e-7,
         )
         (h,) = grad(g.abs().sum(), z)
-        wanted = by_differences(lambda v, c=factor: np.abs(1 / np.abs(c) / np.abs(v) ** 2), values, 1.0)
+        wanted = by_differences(
+            lambda v, c=factor: np.abs(1 / np.abs(c) / np.abs(v) ** 2), values, 1.0
+        )
         np.testing.assert_allclose(h.numpy(), wanted, rtol=1e-6)
 
 
@@ -349,7 +397,11 @@ def test_real_parameters_get_real_gradients():
     (x * sg.tensor([1 + 2j, 3j])).real.sum().backward()
     assert x.grad.dtype is sg.float64
     assert x.grad.tolist() == [1.0, 0.0]
-    for f in (lambda x: sg.complex(x, x * x), lambda x: sg.polar(x, x * x), lambda x: (x * 1j).exp()):
+    for f in (
+        lambda x: sg.complex(x, x * x),
+        lambda x: sg.polar(x, x * x),
+        lambda x: (x * 1j).exp(),
+    ):
         assert gradcheck(f, (x,))
         assert gradgradcheck(f, (x,))
 
@@ -409,7 +461,12 @@ def test_conjugates_share_memory_until_resolved():
 
 def program(z, w):
     p = (z * w).exp() / (w + 2)
-    return p.log() - z.sqrt(), (p @ w.H).abs().sum(), sg.view_as_real(z.tanh())[..., 1], z.conj() ** 3
+    return (
+        p.log() - z.sqrt(),
+        (p @ w.H).abs().sum(),
+        sg.view_as_real(z.tanh())[..., 1],
+        z.conj() ** 3,
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda k: k.__name__)
@@ -460,7 +517,9 @@ def test_derivatives_through_and_inside_compiled_functions():
     (wanted,) = grad((z.exp() * z.conj()).abs().sum(), z)
     np.testing.assert_array_equal(z.grad.numpy(), wanted.numpy())
     np.testing.assert_allclose(
-        z.grad.numpy(), by_differences(lambda v: np.abs(np.exp(v) * v.conj()), z.detach().numpy(), 1.0), rtol=1e-7
+        z.grad.numpy(),
+        by_differences(lambda v: np.abs(np.exp(v) * v.conj()), z.detach().numpy(), 1.0),
+        rtol=1e-7,
     )
     inside = sg.compile(func.grad(lambda z: (z * z.conj()).real.sum()))
     np.testing.assert_array_equal(inside(z.detach()).numpy(), 2 * z.detach().numpy())
@@ -470,10 +529,14 @@ def test_vmap_and_forward_mode():
     z, w = normal(5, 3), normal(3)
     made = func.vmap(lambda a: (a * sg.tensor(w)).exp().sum())(sg.tensor(z))
     np.testing.assert_allclose(made.numpy(), np.exp(z * w).sum(1), rtol=1e-14)
-    made = func.vmap(lambda a: sg.view_as_real(a)[:, 1] + sg.view_as_complex(sg.view_as_real(a)).abs())(sg.tensor(z))
+    made = func.vmap(
+        lambda a: sg.view_as_real(a)[:, 1] + sg.view_as_complex(sg.view_as_real(a)).abs()
+    )(sg.tensor(z))
     np.testing.assert_allclose(made.numpy(), z.imag + np.abs(z), rtol=1e-14)
     with forward_ad.dual_level():
-        d = forward_ad.make_dual(sg.tensor(3 + 4j, dtype=sg.complex128), sg.tensor(1 + 0j, dtype=sg.complex128))
+        d = forward_ad.make_dual(
+            sg.tensor(3 + 4j, dtype=sg.complex128), sg.tensor(1 + 0j, dtype=sg.complex128)
+        )
         assert forward_ad.unpack_dual(d.abs()).tangent.item() == 0.6
         assert forward_ad.unpack_dual(d * d).tangent.item() == 6 + 8j
         assert forward_ad.unpack_dual((d * 1j).conj()).tangent.item() == -1j
@@ -489,7 +552,9 @@ def test_formulas():
         assert f(z).latex()
         value = eval(f(z).formula(), {"z": 0.3 + 0.4j, "exp": np.exp})
         np.testing.assert_allclose(value, reference(0.3 + 0.4j), rtol=1e-14)
-        np.testing.assert_allclose(complex(sg.to_sympy(f(z)).subs("z", 0.3 + 0.4j)), reference(0.3 + 0.4j), rtol=1e-14)
+        np.testing.assert_allclose(
+            complex(sg.to_sympy(f(z)).subs("z", 0.3 + 0.4j)), reference(0.3 + 0.4j), rtol=1e-14
+        )
 
 
 # -- errors -----------------------------------------------------------------------------
@@ -508,12 +573,18 @@ def test_formulas():
         (lambda z: z.cummax(0), "not implemented for 'ComplexDouble'"),
         (lambda z: sg.nn.functional.mse_loss(z, z), "not implemented for 'ComplexDouble'"),
         (lambda z: z.logsumexp(0), "not implemented for 'ComplexDouble'"),
-        (lambda z: (z * 2).sum().backward(), "only for real scalar outputs but got symgrad.complex128"),
+        (
+            lambda z: (z * 2).sum().backward(),
+            "only for real scalar outputs but got symgrad.complex128",
+        ),
         (lambda z: sg.ones(1).imag, "imag is not implemented for tensors with non-complex dtypes"),
         (lambda z: sg.ones(1).add_(1j), "can't be cast to the desired output type Float"),
         (lambda z: (z * 2).backward(sg.ones(1)), "required to have the same dtype"),
         (lambda z: sg.view_as_complex(sg.ones(3)), "last dimension of size 2"),
-        (lambda z: sg.complex(sg.ones(1), sg.ones(1, dtype=sg.float64)), "Expected object of scalar type"),
+        (
+            lambda z: sg.complex(sg.ones(1), sg.ones(1, dtype=sg.float64)),
+            "Expected object of scalar type",
+        ),
     ],
 )
 def test_what_has_no_meaning_is_refused(call, words):

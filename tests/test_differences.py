@@ -57,7 +57,12 @@ def test_each_difference_names_a_test_that_exists():
 
 
 def test_changed_operand_keeps_the_gradient_of_what_was_computed():
-    for change in (lambda h: h.add_(1), lambda h: h.add_(0), lambda h: h.mul_(-7), lambda h: h.zero_()):
+    for change in (
+        lambda h: h.add_(1),
+        lambda h: h.add_(0),
+        lambda h: h.mul_(-7),
+        lambda h: h.zero_(),
+    ):
         x = leaf([1.0, 2.0])
         h = x * 1
         y = h * h

@@ -25,7 +25,9 @@ def array(t: Any) -> np.ndarray:
     return np.asarray(t.detach())
 
 
-def differences(f: Callable[[np.ndarray], np.ndarray], x: np.ndarray, step: float = 1e-6) -> np.ndarray:
+def differences(
+    f: Callable[[np.ndarray], np.ndarray], x: np.ndarray, step: float = 1e-6
+) -> np.ndarray:
     """The Jacobian by central differences."""
     columns = []
     for k in np.ndindex(x.shape):
@@ -186,7 +188,9 @@ def test_grad_when_compiled_then_equals_the_eager_one() -> None:
     step = sg.compile(func.grad(lambda u: (sg.sin(u) * u).sum()))
     np.testing.assert_allclose(step(x), np.cos(x) * x + np.sin(x), rtol=1e-14)
     inner = sg.compile(lambda u: (sg.sin(u) * u).sum())
-    np.testing.assert_allclose(array(func.grad(inner)(tensor(x))), np.cos(x) * x + np.sin(x), rtol=1e-14)
+    np.testing.assert_allclose(
+        array(func.grad(inner)(tensor(x))), np.cos(x) * x + np.sin(x), rtol=1e-14
+    )
 
 
 def test_value_and_grad_gives_the_value_first() -> None:
@@ -205,13 +209,17 @@ def test_vjp_equals_the_transposed_jacobian_by_differences() -> None:
     for _ in range(2):
         v = RNG.normal(size=3)
         gw, gx = pull(tensor(v))
-        np.testing.assert_allclose(array(gx), v @ differences(lambda u: network_numpy(w, u), x), atol=1e-8)
+        np.testing.assert_allclose(
+            array(gx), v @ differences(lambda u: network_numpy(w, u), x), atol=1e-8
+        )
         want = np.tensordot(v, differences(lambda u: network_numpy(u, x), w), 1)
         np.testing.assert_allclose(array(gw), want, atol=1e-8)
 
 
 def test_vjp_when_cotangent_does_not_fit_then_says_so() -> None:
-    y, pull, aux = func.vjp(lambda v: ({"a": v * 2, "b": v.sum()}, v * 3), tensor([1.0, 2.0]), has_aux=True)
+    y, pull, aux = func.vjp(
+        lambda v: ({"a": v * 2, "b": v.sum()}, v * 3), tensor([1.0, 2.0]), has_aux=True
+    )
     assert set(y) == {"a", "b"} and array(aux).tolist() == [3.0, 6.0]
     (g,) = pull({"a": tensor([1.0, 0.0]), "b": tensor(10.0)})
     np.testing.assert_array_equal(array(g), [12.0, 10.0])
@@ -245,7 +253,13 @@ def test_jvp_of_grad_is_a_hessian_product() -> None:
     f = lambda u: (u[0] * u[1] ** 2 * sg.exp(u[2])).sum()  # noqa: E731
     _, product = func.jvp(func.grad(f), (tensor(x),), (tensor(v),))
     a, b, e = x[0], x[1], math.exp(x[2])
-    hessian = np.array([[0, 2 * b * e, b * b * e], [2 * b * e, 2 * a * e, 2 * a * b * e], [b * b * e, 2 * a * b * e, a * b * b * e]])
+    hessian = np.array(
+        [
+            [0, 2 * b * e, b * b * e],
+            [2 * b * e, 2 * a * e, 2 * a * b * e],
+            [b * b * e, 2 * a * b * e, a * b * b * e],
+        ]
+    )
     np.testing.assert_allclose(array(product), hessian @ v, rtol=1e-12)
 
 
@@ -280,7 +294,10 @@ def test_jacobian_equals_differences(transform: Any) -> None:
 @pytest.mark.parametrize("transform", [func.jacrev, func.jacfwd])
 def test_jacobian_when_outputs_are_nested_then_so_is_the_result(transform: Any) -> None:
     x = {"u": tensor([1.0, 2.0]), "v": tensor(3.0)}
-    f = lambda d: ({"s": d["u"].sum(), "p": d["u"] * d["v"], "c": sg.ones(2, dtype=sg.float64)}, "aux")  # noqa: E731
+    f = lambda d: (
+        {"s": d["u"].sum(), "p": d["u"] * d["v"], "c": sg.ones(2, dtype=sg.float64)},
+        "aux",
+    )  # noqa: E731
     found, aux = transform(f, has_aux=True)(x)
     assert aux == "aux"
     np.testing.assert_array_equal(array(found["s"]["u"]), [1.0, 1.0])
@@ -306,7 +323,9 @@ def test_hessian_equals_the_analytic_one() -> None:
         want[k, k] += 1200 * x[k] ** 2 - 400 * x[k + 1] + 2
         want[k, k + 1] = want[k + 1, k] = -400 * x[k]
         want[k + 1, k + 1] += 200
-    np.testing.assert_allclose(array(func.hessian(rosenbrock)(tensor(x))), want, rtol=1e-11, atol=1e-10)
+    np.testing.assert_allclose(
+        array(func.hessian(rosenbrock)(tensor(x))), want, rtol=1e-11, atol=1e-10
+    )
     twice = func.jacrev(func.jacrev(rosenbrock))(tensor(x))
     np.testing.assert_allclose(array(twice), want, rtol=1e-11, atol=1e-10)
 
@@ -351,7 +370,9 @@ def test_vmap_of_grad_gives_per_sample_gradients() -> None:
     found = sg.vmap(func.grad(loss), in_dims=(None, 0, 0))(tensor(w), tensor(x), tensor(y))
     p = np.tanh(x @ w)
     np.testing.assert_allclose(array(found), (2 * (p - y) * (1 - p * p))[:, None] * x, rtol=1e-12)
-    chunked = sg.vmap(func.grad(loss), in_dims=(None, 0, 0), chunk_size=4)(tensor(w), tensor(x), tensor(y))
+    chunked = sg.vmap(func.grad(loss), in_dims=(None, 0, 0), chunk_size=4)(
+        tensor(w), tensor(x), tensor(y)
+    )
     np.testing.assert_allclose(array(chunked), array(found), rtol=1e-13)
 
 
@@ -378,7 +399,9 @@ def test_vmap_over_library_routines() -> None:
     a = RNG.normal(size=(5, 3, 3))
     spd = a @ a.transpose(0, 2, 1) + 3 * np.eye(3)
     found = sg.vmap(lambda m: sg.linalg.solve(m, sg.ones(3, dtype=sg.float64)))(tensor(spd))
-    np.testing.assert_allclose(array(found), np.linalg.solve(spd, np.ones((5, 3, 1)))[..., 0], rtol=1e-10)
+    np.testing.assert_allclose(
+        array(found), np.linalg.solve(spd, np.ones((5, 3, 1)))[..., 0], rtol=1e-10
+    )
 
 
 def test_vmap_inside_compile() -> None:

@@ -29,7 +29,9 @@ def cubes(x: Any) -> Any:
 # -- functional -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"vectorize": True}, {"vectorize": True, "strategy": "forward-mode"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"vectorize": True}, {"vectorize": True, "strategy": "forward-mode"}]
+)
 def test_jacobian_when_inputs_and_outputs_are_tuples_then_result_is_nested(options: Any) -> None:
     a, c = tensor([1.0, 2.0]), tensor(3.0)
     single = functional.jacobian(lambda a, c: a * c, (a, c), **options)
@@ -50,10 +52,14 @@ def test_jacobian_when_create_graph_then_it_is_differentiable() -> None:
     j = functional.jacobian(cubes, x, create_graph=True)
     np.testing.assert_array_equal(array(sg.autograd.grad(j.sum(), x)[0]), [6.0, 12.0])
     with sg.no_grad():
-        np.testing.assert_array_equal(array(functional.jacobian(cubes, tensor([1.0, 2.0]))), [3.0, 12.0])
+        np.testing.assert_array_equal(
+            array(functional.jacobian(cubes, tensor([1.0, 2.0]))), [3.0, 12.0]
+        )
 
 
-@pytest.mark.parametrize("options", [{}, {"vectorize": True, "outer_jacobian_strategy": "forward-mode"}])
+@pytest.mark.parametrize(
+    "options", [{}, {"vectorize": True, "outer_jacobian_strategy": "forward-mode"}]
+)
 def test_hessian_when_inputs_are_tuples_then_gives_blocks(options: Any) -> None:
     a, c = tensor([1.0, 2.0]), tensor(3.0)
     h = functional.hessian(lambda a, c: (a**2).sum() * c**2, (a, c), **options)
@@ -61,19 +67,25 @@ def test_hessian_when_inputs_are_tuples_then_gives_blocks(options: Any) -> None:
     np.testing.assert_array_equal(array(h[0][1]), [12.0, 24.0])
     np.testing.assert_array_equal(array(h[1][0]), [12.0, 24.0])
     assert array(h[1][1]) == 10.0
-    np.testing.assert_array_equal(array(functional.hessian(lambda x: x.sum(), a, **options)), np.zeros((2, 2)))
+    np.testing.assert_array_equal(
+        array(functional.hessian(lambda x: x.sum(), a, **options)), np.zeros((2, 2))
+    )
 
 
 def test_products_equal_products_with_the_analytic_derivatives() -> None:
     x, v = RNG.normal(size=3), RNG.normal(size=3)
     quartic = lambda u: (u[0] * u[1] * u[2] ** 2).sum()  # noqa: E731
     a, b, c = x
-    hessian = np.array([[0, c * c, 2 * b * c], [c * c, 0, 2 * a * c], [2 * b * c, 2 * a * c, 2 * a * b]])
+    hessian = np.array(
+        [[0, c * c, 2 * b * c], [c * c, 0, 2 * a * c], [2 * b * c, 2 * a * c, 2 * a * b]]
+    )
     for product in (functional.vhp, functional.hvp):
         value, found = product(quartic, tensor(x), tensor(v))
         assert value.item() == pytest.approx(a * b * c * c)
         np.testing.assert_allclose(array(found), hessian @ v, rtol=1e-12)
-        np.testing.assert_array_equal(array(product(lambda u: u.sum(), tensor(x), tensor(v))[1]), np.zeros(3))
+        np.testing.assert_array_equal(
+            array(product(lambda u: u.sum(), tensor(x), tensor(v))[1]), np.zeros(3)
+        )
     y, pulled = functional.vjp(lambda u: u**2, tensor(x), tensor(v))
     np.testing.assert_allclose(array(y), x * x, rtol=1e-15)
     np.testing.assert_allclose(array(pulled), 2 * x * v, rtol=1e-15)
@@ -86,7 +98,9 @@ def test_products_equal_products_with_the_analytic_derivatives() -> None:
 def test_functional_when_called_wrongly_then_says_so_in_words_of_torch() -> None:
     x = tensor([1.0, 2.0])
     square = lambda u: u**2  # noqa: E731
-    with pytest.raises(TypeError, match="inputs given to jacobian must be either a Tensor or a tuple"):
+    with pytest.raises(
+        TypeError, match="inputs given to jacobian must be either a Tensor or a tuple"
+    ):
         functional.jacobian(cubes, 3.0)
     with pytest.raises(TypeError, match="outputs of the user-provided function given to vjp"):
         functional.vjp(lambda u: 3.0, x)
@@ -94,7 +108,9 @@ def test_functional_when_called_wrongly_then_says_so_in_words_of_torch() -> None
         functional.vjp(square, x)
     with pytest.raises(RuntimeError, match="v can only be None if the input"):
         functional.hvp(cubes, x)
-    with pytest.raises(RuntimeError, match=r"should be torch.Size\(\[2\]\) but got torch.Size\(\[3\]\)"):
+    with pytest.raises(
+        RuntimeError, match=r"should be torch.Size\(\[2\]\) but got torch.Size\(\[3\]\)"
+    ):
         functional.jvp(square, x, sg.ones(3))
     with pytest.raises(RuntimeError, match="should contain a single Tensor"):
         functional.vjp(square, x, (x, x))
@@ -120,7 +136,9 @@ def test_functional_when_strict_then_refuses_missing_paths() -> None:
         functional.jacobian(free, x, strict=True)
     with pytest.raises(RuntimeError, match="does not require gradients"):
         functional.jacobian(lambda u: u.detach(), x, strict=True)
-    with pytest.raises(RuntimeError, match=r"jacobian of the user-provided function .* independent of"):
+    with pytest.raises(
+        RuntimeError, match=r"jacobian of the user-provided function .* independent of"
+    ):
         functional.hessian(lambda u: u.sum(), x, strict=True)
     with pytest.raises(RuntimeError, match="independent of"):
         functional.jvp(free, x, x, strict=True)
@@ -218,7 +236,12 @@ def test_grad_when_cotangents_are_batched_then_equals_the_jacobian() -> None:
     unused = tensor([1.0], grad=True)
     y = sg.tanh(tensor(w) @ x)
     jacobian, nothing = sg.autograd.grad(
-        y, (x, unused), tensor(np.eye(3)), is_grads_batched=True, allow_unused=True, create_graph=True
+        y,
+        (x, unused),
+        tensor(np.eye(3)),
+        is_grads_batched=True,
+        allow_unused=True,
+        create_graph=True,
     )
     slope = np.cosh(w @ array(x)) ** -2
     np.testing.assert_allclose(array(jacobian), slope[:, None] * w, rtol=1e-13)

@@ -188,6 +188,51 @@ def test_compiled_positions_are_inputs_and_still_checked():
         f(x, sg.tensor([0, 3]))
 
 
+@pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 1023, 1025, 20_000])
+def test_compiled_positions_are_checked_without_python(count):
+    f = sg.compile(lambda x, i: x[i] * 2.0)
+    x = np.linspace(-1.0, 1.0, 37)
+    i = np.random.default_rng(count).integers(-37, 37, count)
+    np.testing.assert_array_equal(f(x, i), x[i] * 2.0)
+    assert f.trace(x, i)._latest().native
+    for bad in (37, -38, 2**62, -(2**63)):
+        for place in {0, count // 2, count - 1} if count else ():
+            wrong = i.copy()
+            wrong[place] = bad
+            words = f"index {bad} is out of bounds for dimension 0 with size 37"
+            with pytest.raises(IndexError, match=words):
+                f(x, wrong)
+    np.testing.assert_array_equal(f(x, i), x[i] * 2.0)
+
+
+def test_the_first_of_several_wrong_positions_is_named_in_whatever_thread():
+    def f(x, i, j):
+        y = x.clone()
+        y[i] = 0.0
+        return y, x[j]
+
+    g = sg.compile(f)
+    x = np.arange(40_000.0)
+    good = np.arange(40_000)
+    expected = x.copy()
+    expected[good[::2]] = 0.0
+    found = g(x, good[::2].copy(), good - 40_000)
+    np.testing.assert_array_equal(found[0], expected)
+    np.testing.assert_array_equal(found[1], x)
+    wrong = good.copy()
+    wrong[[100, 39_999]] = 40_007, -50_000
+    for i, j in ((wrong, good), (good, wrong)):
+        with pytest.raises(IndexError, match="index 40007 is out of bounds for dimension 0"):
+            g(x, i, j)
+
+
+def test_compiled_positions_in_an_empty_axis_are_refused():
+    f = sg.compile(lambda x, i: x[i])
+    with pytest.raises(IndexError, match="index 0 is out of bounds for dimension 0 with size 0"):
+        f(np.zeros((0, 3)), np.array([0]))
+    assert f(np.zeros((0, 3)), np.zeros(0, np.int64)).shape == (0, 3)
+
+
 def test_compiled_masks_fill_but_do_not_select():
     def fill(x, mask):
         y = x.clone()

@@ -128,7 +128,11 @@ def read_only(n):
     [
         (np.empty(3), ValueError, r"wrong shape \(got \(3,\), the result has \(2,\)\)"),
         (np.empty((2, 1)), ValueError, r"wrong shape \(got \(2, 1\)"),
-        (np.empty(2, np.float32), TypeError, r"wrong dtype \(got float32, the result has float64\)"),
+        (
+            np.empty(2, np.float32),
+            TypeError,
+            r"wrong dtype \(got float32, the result has float64\)",
+        ),
         (np.empty(2, ">f8"), TypeError, r"wrong dtype \(got >f8"),
         (read_only(2), ValueError, "read-only"),
         ([np.empty(2)], TypeError, r"is no array \(got list\)"),
@@ -150,7 +154,9 @@ def test_a_nesting_that_differs_is_refused(warm):
     if warm:
         f.into((np.empty(2), {"b": np.empty(2)}), x)
     for out in ([a, {"b": a}], (a, {"c": a}), (a,), (a, a), a):
-        with pytest.raises(TypeError, match=r"into: `out` is not nested .*the result is \(\*, {'b': \*}\)"):
+        with pytest.raises(
+            TypeError, match=r"into: `out` is not nested .*the result is \(\*, {'b': \*}\)"
+        ):
             f.into(out, x)
     with pytest.raises(ValueError, match="array 1 of `out` shares memory with another one"):
         f.into((a, {"b": a}), x)

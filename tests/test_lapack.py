@@ -297,9 +297,7 @@ def test_a_compiled_function_is_one_native_call_with_the_bits_of_eager(function)
 def test_gaussian_process_is_one_native_call():
     f = sg.compile(evidence)
     for scale in (0.5, 0.7, 0.9):
-        np.testing.assert_allclose(
-            f(scale, X, Y), evidence_reference(scale, X, Y), rtol=1e-12
-        )
+        np.testing.assert_allclose(f(scale, X, Y), evidence_reference(scale, X, Y), rtol=1e-12)
     assert is_native(f)
 
 

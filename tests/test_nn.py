@@ -60,7 +60,9 @@ def test_convolution_is_scipys_correlation():
     close(layer(T(image)), np.array(expected))
 
 
-@pytest.mark.parametrize(("mode", "theirs"), [("zeros", "fill"), ("reflect", "symm"), ("circular", "wrap")])
+@pytest.mark.parametrize(
+    ("mode", "theirs"), [("zeros", "fill"), ("reflect", "symm"), ("circular", "wrap")]
+)
 def test_convolution_pads_as_asked(mode, theirs):
     image = numbers(5, 5)
     layer = filled(nn.Conv2d(1, 1, 3, padding=1, padding_mode=mode, bias=False))
@@ -92,7 +94,8 @@ def test_pooling_tells_where_the_largest_elements_are():
     values, places = nn.functional.max_pool2d(T(x), (2, 3), (2, 2), (1, 1), return_indices=True)
     plane = x.reshape(2, 3, -1)
     np.testing.assert_array_equal(
-        np.take_along_axis(plane, places.numpy().reshape(2, 3, -1), 2), values.numpy().reshape(2, 3, -1)
+        np.take_along_axis(plane, places.numpy().reshape(2, 3, -1), 2),
+        values.numpy().reshape(2, 3, -1),
     )
 
 
@@ -120,7 +123,9 @@ def test_normalisations_by_numpy():
     root = nn.RMSNorm(6, eps=0.1).double()
     close(root(T(x)), x / np.sqrt((x * x).mean(1, keepdims=True) + 0.1))
     halves = x.reshape(3, 2, 3)
-    expected = (halves - halves.mean(2, keepdims=True)) / np.sqrt(halves.var(2, keepdims=True) + 1e-5)
+    expected = (halves - halves.mean(2, keepdims=True)) / np.sqrt(
+        halves.var(2, keepdims=True) + 1e-5
+    )
     close(nn.GroupNorm(2, 6).double()(T(x)), expected.reshape(3, 6))
 
 
@@ -129,7 +134,9 @@ def test_batch_normalisation_keeps_running_statistics():
     layer = nn.BatchNorm1d(3, momentum=0.25).double()
     centre, spread = x.mean((0, 2)), x.var((0, 2))
     by_channel = (1, 3, 1)
-    close(layer(T(x)), (x - centre.reshape(by_channel)) / np.sqrt(spread.reshape(by_channel) + 1e-5))
+    close(
+        layer(T(x)), (x - centre.reshape(by_channel)) / np.sqrt(spread.reshape(by_channel) + 1e-5)
+    )
     close(layer.running_mean, 0.25 * centre)
     close(layer.running_var, 0.75 + 0.25 * x.var((0, 2), ddof=1))
     assert layer.num_batches_tracked.item() == 1
@@ -193,7 +200,10 @@ def test_attention_of_several_heads():
     q, k = numbers(1, 3, 4), numbers(1, 5, 4, seed=2)
     mask = np.triu(np.ones((3, 5), bool), 3)
     weights, bias, out, out_bias = (p.detach().numpy() for p in layer.parameters())
-    parts = [x[0] @ weights[4 * n : 4 * n + 4].T + bias[4 * n : 4 * n + 4] for n, x in enumerate((q, k, k))]
+    parts = [
+        x[0] @ weights[4 * n : 4 * n + 4].T + bias[4 * n : 4 * n + 4]
+        for n, x in enumerate((q, k, k))
+    ]
     heads, seen = [], []
     for h in range(2):
         mine = [p[:, 2 * h : 2 * h + 2] for p in parts]
@@ -203,7 +213,9 @@ def test_attention_of_several_heads():
     found, shown = layer(T(q), T(k), T(k), attn_mask=sg.tensor(mask))
     close(found[0], np.concatenate(heads, axis=1) @ out.T + out_bias)
     close(shown[0], np.mean(seen, axis=0))
-    padded, _ = layer(T(q), T(k), T(k), key_padding_mask=sg.tensor([[False, False, False, True, True]]))
+    padded, _ = layer(
+        T(q), T(k), T(k), key_padding_mask=sg.tensor([[False, False, False, True, True]])
+    )
     close(padded, layer(T(q), T(k[:, :3]), T(k[:, :3]))[0].detach().numpy())
 
 
@@ -312,7 +324,12 @@ def test_copies_of_a_parameter_are_parameters(copied):
     p = nn.Parameter(sg.ones(2), requires_grad=False)
     p.mark = "kept"
     made = copied(p)
-    assert type(made) is nn.Parameter and made is not p and not made.requires_grad and made.mark == "kept"
+    assert (
+        type(made) is nn.Parameter
+        and made is not p
+        and not made.requires_grad
+        and made.mark == "kept"
+    )
     p.fill_(3.0)
     assert made.tolist() == [1.0, 1.0]
 
@@ -370,12 +387,24 @@ def test_attributes_are_sorted_into_tables():
             TypeError,
             "cannot assign 'symgrad.FloatTensor' as parameter",
         ),
-        (lambda m: setattr(m, "first", 3), TypeError, "cannot assign 'int' as child module 'first'"),
+        (
+            lambda m: setattr(m, "first", 3),
+            TypeError,
+            "cannot assign 'int' as child module 'first'",
+        ),
         (lambda m: m.register_parameter("a.b", None), KeyError, "t contain"),
         (lambda m: m.register_parameter("", None), KeyError, "t be empty string"),
-        (lambda m: m.register_parameter("forward", None), KeyError, "attribute 'forward' already exists"),
+        (
+            lambda m: m.register_parameter("forward", None),
+            KeyError,
+            "attribute 'forward' already exists",
+        ),
         (lambda m: m.register_parameter("q", sg.ones(1)), TypeError, "object to parameter 'q'"),
-        (lambda m: m.register_buffer("q", 3), TypeError, "cannot assign 'int' object to buffer 'q'"),
+        (
+            lambda m: m.register_buffer("q", 3),
+            TypeError,
+            "cannot assign 'int' object to buffer 'q'",
+        ),
         (lambda m: m.register_module("q", 3), TypeError, "int is not a Module subclass"),
         (lambda m: m.get_submodule("first.x"), AttributeError, "Linear has no attribute `x`"),
         (lambda m: m.train(3), ValueError, "training mode is expected to be boolean"),
@@ -393,7 +422,9 @@ def test_assignment_before_init_is_refused():
         def __init__(self):
             self.first = nn.Linear(1, 1)
 
-    with pytest.raises(AttributeError, match=r"cannot assign module before Module.__init__\(\) call"):
+    with pytest.raises(
+        AttributeError, match=r"cannot assign module before Module.__init__\(\) call"
+    ):
         Early()
 
 
@@ -431,9 +462,11 @@ def test_state_is_loaded_by_name():
     assert b.seen.tolist() == [4.0] and sg.equal(a.first.weight, b.first.weight)
     assert b.first.weight.is_leaf and b.first.weight is not a.first.weight
     found = b.load_state_dict({"scale": sg.zeros(1), "more": sg.ones(1)}, strict=False)
-    assert found.missing_keys == ["seen", "first.weight", "first.bias"] and found.unexpected_keys == [
-        "more"
-    ]
+    assert found.missing_keys == [
+        "seen",
+        "first.weight",
+        "first.bias",
+    ] and found.unexpected_keys == ["more"]
     assert b.scale.tolist() == [0.0]
 
 
@@ -494,7 +527,9 @@ def test_containers_are_lists_and_dicts():
     assert list(d) == ["a", "b"] and "a" in d and len(list(d.parameters())) == 2
     values = nn.ParameterList([sg.ones(1)])
     values.append(sg.ones(2))
-    assert [n for n, _ in values.named_parameters()] == ["0", "1"] and type(values[0]) is nn.Parameter
+    assert [n for n, _ in values.named_parameters()] == ["0", "1"] and type(
+        values[0]
+    ) is nn.Parameter
     table = nn.ParameterDict({"x": sg.ones(1)})
     assert list(table.keys()) == ["x"] and len(list(table.parameters())) == 1
 
@@ -524,7 +559,9 @@ def test_forward_hooks_may_change_arguments_and_results():
     m, log = Triple(), []
     handles = [
         m.register_forward_pre_hook(lambda m, args: (args[0] + 1,)),
-        m.register_forward_pre_hook(lambda m, args, kwargs: (args, {"factor": 10}), with_kwargs=True),
+        m.register_forward_pre_hook(
+            lambda m, args, kwargs: (args, {"factor": 10}), with_kwargs=True
+        ),
         m.register_forward_hook(lambda m, args, out: out + args[0]),
         m.register_forward_hook(lambda m, args, out: log.append(out.item()), prepend=True),
     ]

@@ -56,7 +56,9 @@ def test_ensembles_by_stacked_state():
 def test_functional_call_ties_weights_and_may_be_strict():
     line = nn.Linear(1, 1, bias=False).double()
     tied = nn.Sequential(line, line)
-    assert sg.func.functional_call(tied, {"0.weight": T([[3.0]])}, (T([[2.0]]),)).tolist() == [[18.0]]
+    assert sg.func.functional_call(tied, {"0.weight": T([[3.0]])}, (T([[2.0]]),)).tolist() == [
+        [18.0]
+    ]
     with pytest.raises(RuntimeError, match=r"Missing key\(s\): '1.weight'"):
         sg.func.functional_call(
             tied, {"0.weight": T([[3.0]])}, (T([[2.0]]),), strict=True, tie_weights=False
@@ -138,7 +140,11 @@ def test_parameters_as_one_vector():
     vector = nn.utils.parameters_to_vector(m.parameters())
     close(vector, np.concatenate([p.detach().numpy().ravel() for p in m.parameters()]))
     nn.utils.vector_to_parameters(T(np.arange(9.0)), m.parameters())
-    assert m.weight.tolist() == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]] and m.bias.tolist() == [6.0, 7.0, 8.0]
+    assert m.weight.tolist() == [[0.0, 1.0], [2.0, 3.0], [4.0, 5.0]] and m.bias.tolist() == [
+        6.0,
+        7.0,
+        8.0,
+    ]
     assert m.weight.is_leaf and m.weight.requires_grad
 
 
@@ -182,7 +188,10 @@ def test_generator_goes_on_from_a_copied_state():
     sg.rand(5, generator=first)
     second = first.clone_state()
     assert sg.rand(5, generator=second).tolist() == sg.rand(5, generator=first).tolist()
-    assert sg.rand(5, generator=second).tolist() != sg.rand(5, generator=sg.Generator().manual_seed(3)).tolist()
+    assert (
+        sg.rand(5, generator=second).tolist()
+        != sg.rand(5, generator=sg.Generator().manual_seed(3)).tolist()
+    )
 
 
 def test_what_a_tensor_says_of_itself():
@@ -222,7 +231,10 @@ def test_checkpoint_enters_the_contexts_given():
 
     x = T(2.0, requires_grad=True)
     y = sg.autograd.checkpoint.checkpoint(
-        lambda t: t * t, x, use_reentrant=False, context_fn=lambda: (noting("call"), noting("again"))
+        lambda t: t * t,
+        x,
+        use_reentrant=False,
+        context_fn=lambda: (noting("call"), noting("again")),
     )
     assert entered == ["call"]
     y.backward()

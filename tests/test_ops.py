@@ -353,7 +353,23 @@ def test_integer_values_are_numpys(subject, name):
 @pytest.mark.parametrize("source", ORDER)
 def test_conversions_are_numpys(source):
     """Numbers that the target holds, fractions towards zero; what it cannot hold is not defined."""
-    numbers = [0, 1, 2, 100, 127, 200, 255, 1000, 40000, 2**31 - 1, 2**40, -1, -100, -1000, -(2**31)]
+    numbers = [
+        0,
+        1,
+        2,
+        100,
+        127,
+        200,
+        255,
+        1000,
+        40000,
+        2**31 - 1,
+        2**40,
+        -1,
+        -100,
+        -1000,
+        -(2**31),
+    ]
     fractions = [0.5, 1.7, 99.9, -0.5, -1.7, -99.9]
     kind = dtypes.by_name(source).numpy
     if kind.kind == "f":

@@ -158,7 +158,9 @@ def test_parameters_count_their_own_steps(loaded):
             optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     assert [optimizer.state[t]["step"].item() for t in (a, b)] == [6.0, 3.0]
     # With a constant gradient both means are exact once corrected: each step is lr (up to eps).
-    assert a.item() == pytest.approx(1 - 0.6, abs=1e-8) and b.item() == pytest.approx(1 - 0.3, abs=1e-8)
+    assert a.item() == pytest.approx(1 - 0.6, abs=1e-8) and b.item() == pytest.approx(
+        1 - 0.3, abs=1e-8
+    )
 
 
 def test_closures_and_hooks():

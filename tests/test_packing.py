@@ -24,7 +24,9 @@ def test_forces_between_points_stored_point_by_point(components, dtype):
     weight = np.exp(-(d * d).sum(2))
     tolerance = 1e-12 if dtype is np.float64 else 2e-5
     assert energy == pytest.approx(weight.sum(), rel=tolerance)
-    np.testing.assert_allclose(force, (-4 * weight[:, :, None] * d).sum(1), rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(
+        force, (-4 * weight[:, :, None] * d).sum(1), rtol=tolerance, atol=tolerance
+    )
     steps = f.schedule().splitlines()[1:]
     assert any(f"loops [{components}, 60] -> " in s for s in steps)
     # Nothing of the size of all pairs is stored.

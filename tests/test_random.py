@@ -124,7 +124,10 @@ def test_ranges_leave_out_their_end():
 @pytest.mark.parametrize(
     "draw, words",
     [
-        (lambda: random.randint(None, (1,), np.dtype(np.int64), 3, 3), "'from' to be less than 'to'"),
+        (
+            lambda: random.randint(None, (1,), np.dtype(np.int64), 3, 3),
+            "'from' to be less than 'to'",
+        ),
         (lambda: random.uniform(None, (1,), F64, 2.0, 1.0), "found from=2.0 > to=1.0"),
         (lambda: random.normal(None, (1,), F64, 0.0, -1.0), "all elements of std >= 0.0"),
         (lambda: random.bernoulli(None, 1.5, (1,), F64), "Expected p_in >= 0 && p_in <= 1"),

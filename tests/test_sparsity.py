@@ -59,7 +59,9 @@ def test_hessian_of_pair_energies_follows_the_pairs() -> None:
         want[a, b] -= curvature
         want[b, a] -= curvature
     np.testing.assert_allclose(h.toarray(), want, atol=1e-12)
-    pairs = {(a, b) for a, b in zip(i, j, strict=True)} | {(b, a) for a, b in zip(i, j, strict=True)}
+    pairs = {(a, b) for a, b in zip(i, j, strict=True)} | {
+        (b, a) for a, b in zip(i, j, strict=True)
+    }
     assert h.nnz <= len(pairs | {(a, a) for p in pairs for a in p})
 
 
@@ -69,7 +71,9 @@ def test_hessian_through_a_constant_matrix_uses_its_zeros(density: float) -> Non
     x = RNG.normal(size=20)
     matrix = tensor(a)
     h = sg.sparse_hessian(lambda v: sg.exp(matrix @ v).sum(), tensor(x))
-    np.testing.assert_allclose(h.toarray(), a.T @ np.diag(np.exp(a @ x)) @ a, rtol=1e-11, atol=1e-13)
+    np.testing.assert_allclose(
+        h.toarray(), a.T @ np.diag(np.exp(a @ x)) @ a, rtol=1e-11, atol=1e-13
+    )
     assert h.nnz == ((np.abs(a).T @ np.abs(a)) != 0).sum()
 
 
@@ -116,7 +120,9 @@ def gram_derivative(m: np.ndarray) -> np.ndarray:
 def test_jacobian_when_families_of_ops_are_used_then_equals_the_formula(number: int) -> None:
     f, formula = CASES[number]
     x = RNG.normal(size=12)
-    np.testing.assert_allclose(sg.sparse_jacobian(f, tensor(x)).toarray(), formula(x), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        sg.sparse_jacobian(f, tensor(x)).toarray(), formula(x), rtol=1e-12, atol=1e-12
+    )
 
 
 @pytest.mark.parametrize("seed", range(20))

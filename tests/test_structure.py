@@ -16,7 +16,9 @@ from symgrad.op import REGISTRY
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCES = sorted(
-    path for folder in ("symgrad", "tests", "examples", "benchmarks") for path in (ROOT / folder).rglob("*.py")
+    path
+    for folder in ("symgrad", "tests", "examples", "benchmarks")
+    for path in (ROOT / folder).rglob("*.py")
 )
 PACKAGE = [path for path in SOURCES if path.is_relative_to(ROOT / "symgrad")]
 LONGEST = 700
@@ -59,7 +61,9 @@ def undocumented(tree):
 def exempt(node):
     """Properties and setters are documented by their class, overloads by their implementation."""
     names = {ast.unparse(d) for d in node.decorator_list}
-    return bool(names & {"property", "overload"}) or any(n.endswith((".setter", ".deleter")) for n in names)
+    return bool(names & {"property", "overload"}) or any(
+        n.endswith((".setter", ".deleter")) for n in names
+    )
 
 
 def declares_an_op(node):

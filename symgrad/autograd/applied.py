@@ -47,7 +47,9 @@ class Call:
         Where the call was made, in anomaly mode.
     """
 
-    def __init__(self, name: str, operands: int, results: Sequence[tuple[tuple[int, ...], DType]]) -> None:
+    def __init__(
+        self, name: str, operands: int, results: Sequence[tuple[tuple[int, ...], DType]]
+    ) -> None:
         self.name = name
         self.operands = operands
         self.results = list(results)
@@ -212,7 +214,9 @@ def gathered(g: Expr, count: int) -> tuple[Expr, list[Expr | None]]:
     return node, found
 
 
-def apply(call: Call, operands: Sequence[Expr], saved: Sequence[Expr], values: Sequence[Expr]) -> list[Expr]:
+def apply(
+    call: Call, operands: Sequence[Expr], saved: Sequence[Expr], values: Sequence[Expr]
+) -> list[Expr]:
     """The results of a call.
 
     Parameters
@@ -260,9 +264,7 @@ class _BatchedCall(Call):
 
     def pull(self, node: Expr, cotangents: list[Expr | None]) -> Sequence[Expr | None]:
         """The derivative's code run once on placeholders, then batched."""
-        own = [
-            input_node(a.shape[1:], a.dtype, grad=a.requires_grad) for a in node.args[:-1]
-        ]
+        own = [input_node(a.shape[1:], a.dtype, grad=a.requires_grad) for a in node.args[:-1]]
         inner = Expr(APPLY, (*own, _token(self.inner)), (), (), dtypes.float64, True)
         given = [None if c is None else input_node(c.shape[1:], c.dtype) for c in cotangents]
         before = STATE.tracing

@@ -62,7 +62,9 @@ def _boundary(results: Sequence[Expr], since: int) -> list[Expr]:
 class _Recomputed(Call):
     """A checkpointed call."""
 
-    def __init__(self, run: Callable[[], list[Expr]], only_backward: bool, operands: int, results: Any) -> None:
+    def __init__(
+        self, run: Callable[[], list[Expr]], only_backward: bool, operands: int, results: Any
+    ) -> None:
         super().__init__("CheckpointFunctionBackward", operands, results)
         self.run = run
         self.only_backward = only_backward

@@ -172,7 +172,9 @@ def run(
         if inputs is None:
             # Leaves that nobody holds any more get nothing, but hooks on the way to them run.
             targets = leaves + orphans
-        found = _general(nodes, cotangents, targets, inputs is not None, retain_graph, create_graph, graph)
+        found = _general(
+            nodes, cotangents, targets, inputs is not None, retain_graph, create_graph, graph
+        )
     else:
         arrays = runtime.gradients(nodes, cotangents, targets, graph)
         found = [

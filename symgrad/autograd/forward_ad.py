@@ -121,7 +121,9 @@ def exit_dual_level(*, level: int | None = None) -> None:
         What `enter_dual_level` returned.
     """
     if _LEVELS.current is None:
-        raise RuntimeError("Dual level must be a positive number (no level is open); enter one first")
+        raise RuntimeError(
+            "Dual level must be a positive number (no level is open); enter one first"
+        )
     if level not in (None, 0):
         raise RuntimeError(
             "Trying to exit a forward AD level that was not the last one that was created. This is not "
@@ -178,9 +180,13 @@ def make_dual(tensor: Tensor, tangent: Tensor, *, level: int | None = None) -> T
             "enter_dual_level() first."
         )
     if tensor.dtype.category < 2:
-        raise ValueError(f"Expected primal to be floating point or complex, but got: {tensor.dtype!r}")
+        raise ValueError(
+            f"Expected primal to be floating point or complex, but got: {tensor.dtype!r}"
+        )
     if tangent.dtype.category < 2:
-        raise ValueError(f"Expected tangent to be floating point or complex, but got: {tangent.dtype!r}")
+        raise ValueError(
+            f"Expected tangent to be floating point or complex, but got: {tangent.dtype!r}"
+        )
     node = tensor.expr()
     t = tangent.expr()
     if t.shape != node.shape:
@@ -194,7 +200,9 @@ def make_dual(tensor: Tensor, tangent: Tensor, *, level: int | None = None) -> T
             f"Trying to set a forward gradient of another dtype than the original Tensor (got {t.dtype!r}, "
             f"the tensor has {node.dtype!r}); convert with .to"
         )
-    dual = Expr(clone, (node,), (), node.shape, node.dtype, node.requires_grad and STATE.grad, node.value)
+    dual = Expr(
+        clone, (node,), (), node.shape, node.dtype, node.requires_grad and STATE.grad, node.value
+    )
     current.nodes.append(dual)
     current.tangents.append(t)
     current.given[id(t)] = tangent

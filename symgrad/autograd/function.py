@@ -337,5 +337,3 @@ def once_differentiable(fn: Callable[..., Any]) -> Callable[..., Any]:
         return wrapped if isinstance(returned, tuple) else wrapped[0]
 
     return wrapper
-
-

@@ -23,9 +23,7 @@ from symgrad.ops.reduce import sum_to
 from symgrad.storage import Barrier, joined
 from symgrad.tensor import Tensor
 
-NO_JVP = (
-    "You must implement the jvp function for custom autograd.Function to use it with forward mode AD."
-)
+NO_JVP = "You must implement the jvp function for custom autograd.Function to use it with forward mode AD."
 
 _VIEW_OF_INPUT = (
     "Output 0 of {} is a view and is being modified inplace. This view was created inside a custom "
@@ -194,7 +192,8 @@ class UserCall(Call):
         if g.shape != operand.shape:
             missing = len(g.shape) - len(operand.shape)
             fits = missing >= 0 and all(
-                want in (1, have) for want, have in zip(operand.shape, g.shape[missing:], strict=True)
+                want in (1, have)
+                for want, have in zip(operand.shape, g.shape[missing:], strict=True)
             )
             if not fits:
                 raise RuntimeError(

@@ -118,7 +118,9 @@ class _Call:
 
     def input_vector(self, v: Any) -> list[Expr]:
         """`vector` for a `v` shaped like the inputs."""
-        missing = "the input to the user-provided function is a single Tensor with a single element."
+        missing = (
+            "the input to the user-provided function is a single Tensor with a single element."
+        )
         return self.vector(v, self.leaves, self.many_inputs, missing)
 
     def gradient(self, strict: bool) -> list[Expr]:
@@ -202,9 +204,7 @@ def vjp(
     """
     call = _Call(func, inputs, "vjp", create_graph)
     call.run(strict)
-    missing = (
-        "the user-provided function returns a single Tensor with a single element."
-    )
+    missing = "the user-provided function returns a single Tensor with a single element."
     given = call.vector(v, call.outputs, call.many_outputs, missing)
     with grad_mode(create_graph):
         found = call.pulled(call.outputs, given)

@@ -95,7 +95,9 @@ class _Check:
         Their values.
     """
 
-    def __init__(self, func: Callable[..., Any], inputs: tuple[Any, ...], options: _Options) -> None:
+    def __init__(
+        self, func: Callable[..., Any], inputs: tuple[Any, ...], options: _Options
+    ) -> None:
         self.func = func
         self.inputs = inputs
         self.options = options
@@ -180,7 +182,9 @@ def _close(a: np.ndarray, n: np.ndarray, options: _Options) -> bool:
     return bool(np.allclose(a, n, rtol=options.rtol, atol=options.atol))
 
 
-def _mismatch(output: int, place: int, a: np.ndarray, n: np.ndarray, mode: str = "") -> GradcheckError:
+def _mismatch(
+    output: int, place: int, a: np.ndarray, n: np.ndarray, mode: str = ""
+) -> GradcheckError:
     return GradcheckError(
         f"{mode}Jacobian mismatch for output {output} with respect to input {place},\n"
         f"numerical:{n}\nanalytical:{a}\n"
@@ -203,13 +207,21 @@ def _compare_slow(check: _Check, outputs: list[Tensor]) -> None:
                     f"numerical gradient. The tolerance for nondeterminism was {options.nondet_tol}."
                 )
             if np.iscomplexobj(check.arrays[k]) or turned is not None:
-                _compare_complex(o, place, a, None if turned is None else turned[k], n, check.arrays[k], options)
+                _compare_complex(
+                    o, place, a, None if turned is None else turned[k], n, check.arrays[k], options
+                )
             elif not _close(a, n, options):
                 raise _mismatch(o, place, a, n)
 
 
 def _compare_complex(
-    output: int, place: int, a: np.ndarray, turned: np.ndarray | None, n: np.ndarray, x: np.ndarray, options: _Options
+    output: int,
+    place: int,
+    a: np.ndarray,
+    turned: np.ndarray | None,
+    n: np.ndarray,
+    x: np.ndarray,
+    options: _Options,
 ) -> None:
     """Compare by real parts: a gradient is Re and Im of the conjugate pairing with each cotangent."""
     if not np.iscomplexobj(x):
@@ -218,7 +230,9 @@ def _compare_complex(
     cotangents = [(1.0, a)] if turned is None else [(1.0, a), (1j, turned)]
     for c, g in cotangents:
         real = np.real(np.conj(c) * along_real)
-        wanted = real if along_imaginary is None else real + 1j * np.real(np.conj(c) * along_imaginary)
+        wanted = (
+            real if along_imaginary is None else real + 1j * np.real(np.conj(c) * along_imaginary)
+        )
         if not _close(g, wanted, options):
             raise _mismatch(output, place, g, wanted)
 
@@ -295,9 +309,7 @@ def _check_batched(check: _Check, outputs: list[Tensor]) -> None:
     inputs = [check.inputs[k] for k in check.places]
     for o, y in enumerate(outputs):
         rows = np.stack([_random(rng, y.look()) for _ in range(2)])
-        made = grad(
-            [y], inputs, [from_array(rows)], True, is_grads_batched=True, allow_unused=True
-        )
+        made = grad([y], inputs, [from_array(rows)], True, is_grads_batched=True, allow_unused=True)
         single = [check.pulled(y, r) for r in rows]
         for k, m in enumerate(made):
             for row, grads in enumerate(single):
@@ -330,7 +342,9 @@ def _check_forward(check: _Check, outputs: list[Tensor]) -> None:
                 for column, y in zip(columns, made, strict=True):
                     moved = forward_ad.unpack_dual(y).tangent
                     column.append(
-                        np.zeros(y.numel(), y.dtype.numpy) if moved is None else np.array(moved.look()).ravel()
+                        np.zeros(y.numel(), y.dtype.numpy)
+                        if moved is None
+                        else np.array(moved.look()).ravel()
                     )
         for o, column in enumerate(columns):
             a = np.stack(column) if column else np.zeros((0, outputs[o].numel()))
@@ -487,14 +501,10 @@ def gradgradcheck(
         outputs = [t for t in _tensors(func(*listed)) if t.requires_grad and _is_inexact(t)]
     if grad_outputs is None:
         rng = np.random.default_rng(22)
-        cotangents = [
-            from_array(_random(rng, y.look()), requires_grad=True) for y in outputs
-        ]
+        cotangents = [from_array(_random(rng, y.look()), requires_grad=True) for y in outputs]
     else:
         given = (grad_outputs,) if isinstance(grad_outputs, Tensor) else tuple(grad_outputs)
-        cotangents = [
-            g if g.requires_grad else g.detach().clone().requires_grad_() for g in given
-        ]
+        cotangents = [g if g.requires_grad else g.detach().clone().requires_grad_() for g in given]
     count = len(listed)
 
     def first(*args: Any) -> Any:
@@ -511,5 +521,3 @@ def gradgradcheck(
         check_batched_grad=check_batched_grad, check_forward_ad=check_fwd_over_rev,
         check_backward_ad=check_rev_over_rev, fast_mode=fast_mode, masked=masked,
     )  # fmt: skip
-
-

@@ -85,7 +85,9 @@ class SavedTensor:
         self._node = node
         self._place = place
 
-    def register_hooks(self, pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]) -> None:
+    def register_hooks(
+        self, pack: Callable[[Tensor], Any], unpack: Callable[[Any], Tensor]
+    ) -> None:
         """Keep what `pack` makes of the tensor, and use what `unpack` makes of that.
 
         Raises
@@ -122,9 +124,7 @@ class GraphNode(Node):
         if node.op is APPLY:
             operands: Sequence[Expr] = node.args[: call_of(node).operands]
         else:
-            operands = [
-                a for a in node.args if a.dtype.category >= 2 and a.op is not CONSTANT
-            ]
+            operands = [a for a in node.args if a.dtype.category >= 2 and a.op is not CONSTANT]
         return tuple((None, 0) if not a.requires_grad else edge_of(a) for a in operands)
 
     @property
@@ -182,7 +182,15 @@ class GraphNode(Node):
         raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     def _place(self, name: str) -> int:
-        places = {"self": 0, "input": 0, "other": 1, "mat2": 1, "exponent": 1, "result": -1, "output": -1}
+        places = {
+            "self": 0,
+            "input": 0,
+            "other": 1,
+            "mat2": 1,
+            "exponent": 1,
+            "result": -1,
+            "output": -1,
+        }
         place = places.get(name, len(self.node.args))
         if place >= len(self.node.args):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute '_saved_{name}'")

@@ -118,9 +118,7 @@ def _outside(t: Tensor) -> np.ndarray:
     return t.shared_memory()
 
 
-def as_strided(
-    input: Tensor, size: Any, stride: Any, storage_offset: int | None = None
-) -> Tensor:
+def as_strided(input: Tensor, size: Any, stride: Any, storage_offset: int | None = None) -> Tensor:
     """The elements at given places of the base's memory, as a tensor of their own.
 
     Parameters

@@ -104,7 +104,9 @@ def _product_name(node: Expr) -> str:
         return "MvBackward0"
     if node.ndim == 2:
         return "MmBackward0"
-    return "BmmBackward0" if isinstance(note, Note) and note.name == "bmm" else "UnsafeViewBackward0"
+    return (
+        "BmmBackward0" if isinstance(note, Note) and note.name == "bmm" else "UnsafeViewBackward0"
+    )
 
 
 def aten_name(node: Expr) -> str:
@@ -115,7 +117,11 @@ def aten_name(node: Expr) -> str:
     if note is not None:
         return f"aten::{note.name}"
     inner = node
-    while inner.op.family == "movement" and inner.args and inner.args[0].op.family in ("movement", "contract"):
+    while (
+        inner.op.family == "movement"
+        and inner.args
+        and inner.args[0].op.family in ("movement", "contract")
+    ):
         inner = inner.args[0]
     if inner.op.family == "contract":
         return "aten::mm" if node.ndim == 2 else "aten::matmul"

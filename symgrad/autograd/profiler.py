@@ -221,7 +221,11 @@ class profile:  # noqa: N801
 def _operands(node: Expr) -> Sequence[Expr]:
     """What a result was made from: through the reshapes around a product."""
     inner = node
-    while inner.op.family == "movement" and inner.args and inner.args[0].op.family in ("movement", "contract"):
+    while (
+        inner.op.family == "movement"
+        and inner.args
+        and inner.args[0].op.family in ("movement", "contract")
+    ):
         inner = inner.args[0]
     return inner.args if inner.op.family == "contract" else node.args
 

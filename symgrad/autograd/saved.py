@@ -55,7 +55,9 @@ def read_by_derivative(node: Expr) -> list[int]:
     for place, (a, factor) in enumerate(zip(node.args, factors, strict=True)):
         if factor is None or not a.requires_grad:
             continue
-        parts = [p for p in (factor if isinstance(factor, tuple) else (factor,)) if isinstance(p, Expr)]
+        parts = [
+            p for p in (factor if isinstance(factor, tuple) else (factor,)) if isinstance(p, Expr)
+        ]
         used = {id(n) for n in ancestors(parts, lambda n: id(n) not in known)}
         for b in {id(b): b for b in node.args if id(b) in used and b.op is not CONSTANT}.values():
             places = [k for k, c in enumerate(node.args) if c is b]

@@ -338,7 +338,9 @@ def _refuse_nan(node: Expr, parts: Sequence[Expr | None]) -> None:
     for number, p in present:
         if np.isnan(runtime.array_of(p)).any():
             _warn_of(node)
-            raise RuntimeError(f"Function '{node_name(node)}' returned nan values in its {number}th output.")
+            raise RuntimeError(
+                f"Function '{node_name(node)}' returned nan values in its {number}th output."
+            )
 
 
 def _warn_of(node: Expr) -> None:

@@ -57,7 +57,10 @@ class Row:
 
     def text(self) -> str:
         """The row as a line of the table."""
-        cells = [duration(s) for s in (self.seconds["numpy"], self.seconds["symgrad"], self.first_s["symgrad"])]
+        cells = [
+            duration(s)
+            for s in (self.seconds["numpy"], self.seconds["symgrad"], self.first_s["symgrad"])
+        ]
         line = f"{self.name:<12}{cells[0]:>10}{cells[1]:>10}{cells[2]:>12}{self.ratio():>9.2f}"
         for peer in list(self.seconds)[2:]:
             line += f"{duration(self.seconds[peer]):>10}{duration(self.first_s[peer]):>12}{self.ratio(peer):>9.2f}"

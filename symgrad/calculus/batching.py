@@ -215,9 +215,7 @@ def _leaf(count: int, node: Expr, args: Sequence[Expr], flags: Sequence[bool]) -
 def element(x: Expr, number: int) -> Expr:
     """One batch element."""
     rest = x.shape[1:]
-    row = narrow_step(
-        x, starts=(number, *(0,) * len(rest)), steps=(1,) * x.ndim, counts=(1, *rest)
-    )
+    row = narrow_step(x, starts=(number, *(0,) * len(rest)), steps=(1,) * x.ndim, counts=(1, *rest))
     return reshape(row, rest)
 
 
@@ -376,5 +374,3 @@ def jacobian_columns(
             j = reshape(permute(j, (*range(1, j.ndim), 0)), j.shape[1:] + source.shape)
         result.append(j)
     return result
-
-

@@ -70,7 +70,9 @@ def _transposed(node: Expr, tangents: Sequence[Expr | None]) -> Expr | None:
     with grad_mode(True):
         probe = input_node(node.shape, node.dtype, grad=True)
         pulled = node.op.vjp(probe, node, *node.args, **node.attributes())
-    pairs = [(p, t) for p, t in zip(pulled, tangents, strict=True) if p is not None and t is not None]
+    pairs = [
+        (p, t) for p, t in zip(pulled, tangents, strict=True) if p is not None and t is not None
+    ]
     if not pairs:
         return None
     (result,) = pullback([p for p, _ in pairs], [t for _, t in pairs], [probe])

@@ -249,9 +249,7 @@ class Function:
         """Stack memory, allocated once at function entry."""
         self._count += 1
         ref = f"%a{self._count}"
-        self._entry.append(
-            f"  {ref} = alloca {type_text(kind, width)}, i64 {count}, align {align}"
-        )
+        self._entry.append(f"  {ref} = alloca {type_text(kind, width)}, i64 {count}, align {align}")
         return Val(ref, "ptr")
 
     def gep(self, base: Val, index: Val, kind: str, width: int = 1) -> Val:

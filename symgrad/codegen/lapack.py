@@ -1,5 +1,7 @@
 """Library calls from compiled code: LAPACK and BLAS through the addresses that SciPy gives.
 
+The check of positions is called in the same way, by a kernel of our own.
+
 Two structures:
 
 * `LapackCall`: how one library op is called: its kernel's routine, the words of its launch,
@@ -27,6 +29,7 @@ from symgrad.codegen.ir import Module
 from symgrad.codegen.lapack_body import symbol
 from symgrad.codegen.lapack_kernels import IN_DOUBLE, emit_kernel
 from symgrad.codegen.plan import Launch
+from symgrad.codegen.positions_kernel import BLOCK
 from symgrad.ops.determinants import SAFE_CONDITION
 from symgrad.schedule.canonical import Node
 
@@ -66,6 +69,7 @@ _USES = {
     "syevd": ("syevd",),
     "qr": ("gelqf", "orglq"),
     "gesdd": ("gesdd",),
+    "positions": (),
 }
 _ELEMENTS = {"double": ("d", 8), "float": ("s", 4)}
 _COMPILED: dict[tuple[str, str], tuple[int, jit.Library]] = {}
@@ -124,7 +128,10 @@ class LapackCall(NamedTuple):
 
 def native_call(node: Node) -> LapackCall | None:
     """How to call a node's op natively, or None if it has to run as a Python routine."""
-    make = _KINDS.get(getattr(node.op, "native", ""))
+    native = getattr(node.op, "native", "")
+    if native == "positions":
+        return _positions(node)
+    make = _KINDS.get(native)
     element = node.args[0].dtype.kind if node.args else ""
     if make is None or element not in _ELEMENTS:
         return None
@@ -143,6 +150,16 @@ def _fits(shapes: list[tuple[int, ...]]) -> bool:
     """Whether matrices of one batch are small enough."""
     same = len({shape[:-2] for shape in shapes}) == 1
     return same and all(shape[-2] * shape[-1] <= LARGEST for shape in shapes)
+
+
+def _positions(node: Node) -> LapackCall | None:
+    """The check of positions; that of an axis without elements has no position to go on with."""
+    size = node.attributes()["size"]
+    if size == 0 and node.size:
+        return None
+    lowest = -size if node.attributes()["negative"] else 0
+    blocks = -(-node.size // BLOCK)
+    return LapackCall("positions", "i64", (node.size, size, lowest), blocks, 0, node.size // 2)
 
 
 # -- kinds --------------------------------------------------------------------------------
@@ -200,9 +217,7 @@ class _Matrices:
         if self.element == "float":
             rate *= 2
         cost = self.batch * (CALL_NS + flops / rate)
-        return LapackCall(
-            routine, self.element, sizes, self.batch, self.pieces.bytes, int(cost)
-        )
+        return LapackCall(routine, self.element, sizes, self.batch, self.pieces.bytes, int(cost))
 
 
 def _cholesky(m: _Matrices) -> LapackCall | None:

@@ -181,9 +181,7 @@ class Kernel(Body):
         self.repeat(count, step)
         return self.fcmp("oeq", self.load(cell, self.element), zero)
 
-    def either(
-        self, condition: Val, yes: Callable[[], object], no: Callable[[], object]
-    ) -> None:
+    def either(self, condition: Val, yes: Callable[[], object], no: Callable[[], object]) -> None:
         """Run one of two bodies."""
         self.when(condition, yes)
         self.when(self.xor(condition, constant("i1", True)), no)

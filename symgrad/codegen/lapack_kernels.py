@@ -16,6 +16,7 @@ from collections.abc import Callable
 from symgrad.codegen.entry_body import ONE, ZERO
 from symgrad.codegen.ir import Module, Val, constant
 from symgrad.codegen.lapack_body import Kernel
+from symgrad.codegen.positions_kernel import check_positions
 
 
 def _potrf(f: Kernel) -> None:
@@ -53,7 +54,18 @@ def _trsm(f: Kernel) -> None:
         target = f.element_at(out, at)
         f.copy(target, f.element_at(b, at), size)
         f.fortran(
-            "trsm", side, lower, plain, diagonal, columns, order, one, matrix, order, target, columns
+            "trsm",
+            side,
+            lower,
+            plain,
+            diagonal,
+            columns,
+            order,
+            one,
+            matrix,
+            order,
+            target,
+            columns,
         )
 
     f.each(body)
@@ -149,9 +161,7 @@ def _solve(f: Kernel) -> None:
         f.copy(target, f.element_at(b, at), size)
 
         def one_column() -> None:
-            f.fortran(
-                "getrs", plain, order, single, scratch, order, pivots, target, order, f.info
-            )
+            f.fortran("getrs", plain, order, single, scratch, order, pivots, target, order, f.info)
 
         f.either(
             f.icmp("eq", k, ONE),
@@ -412,9 +422,7 @@ def _qr(f: Kernel) -> None:
         f.repeat(m, read)
         f.fortran("gelqf", rows, columns, scratch, leading, tau, work, length, f.info)
         f.repeat(k, write_r)
-        f.fortran(
-            "orglq", kept, columns, reflectors, scratch, leading, tau, work, length, f.info
-        )
+        f.fortran("orglq", kept, columns, reflectors, scratch, leading, tau, work, length, f.info)
         f.repeat(m, lambda i: f.copy(f.element_at(q, f.mul(i, k)), line(i), k))
 
     f.each(body)
@@ -467,6 +475,7 @@ BODIES: dict[str, Callable[[Kernel], None]] = {
     "syevd": _syevd,
     "qr": _qr,
     "gesdd": _gesdd,
+    "positions": check_positions,
 }
 
 
@@ -475,7 +484,7 @@ IN_DOUBLE = ("det", "slogdet", "cofactor")
 
 
 def emit_kernel(module: Module, name: str, routine: str, element: str) -> None:
-    """Add the kernel of a routine of `BODIES` for ``double`` or ``float`` elements.
+    """Add the kernel of a routine of `BODIES` for ``double``, ``float`` or ``i64`` elements.
 
     Parameters
     ----------

@@ -300,4 +300,3 @@ class Layout:
         if self.split:
             self.slot(None)
         return tuple(parts)
-

@@ -32,7 +32,9 @@ def emit_kernel(module: Module, name: str, layout: Layout) -> None:
 class Loop:
     """An open loop: its variable, the values it carries, and what is needed to close it."""
 
-    def __init__(self, f: Function, axis: int, start: Val, end: Val, step: int, first: Sequence[Val]) -> None:
+    def __init__(
+        self, f: Function, axis: int, start: Val, end: Val, step: int, first: Sequence[Val]
+    ) -> None:
         self.end = end
         self.axis = axis
         self.step = constant("i64", step)
@@ -268,9 +270,13 @@ class LoopEmitter:
         """Every second element, read with its neighbours: consecutive loads and a shuffle."""
         f = self.f
         first = f.gep(row, constant("i64", -place), other.kind) if place else row
-        address = f.gep(first, f.mul(self.variables[self.layout.vector], constant("i64", 2)), other.kind)
+        address = f.gep(
+            first, f.mul(self.variables[self.layout.vector], constant("i64", 2)), other.kind
+        )
         numbers = range(self.width)
-        both = f.masked_load(address, f.shuffle(mask, None, [k for k in numbers for _ in (0, 1)]), other)
+        both = f.masked_load(
+            address, f.shuffle(mask, None, [k for k in numbers for _ in (0, 1)]), other
+        )
         return f.shuffle(both, None, [2 * k + place for k in numbers])
 
     def _mask(self, guard: int) -> Val:
@@ -305,9 +311,7 @@ class LoopEmitter:
         beyond = f.icmp("slt", end, size)
         return start, f.select(beyond, end, size)
 
-    def open(
-        self, axis: int, start: Val, end: Val, step: int, first: Sequence[Val] = ()
-    ) -> Loop:
+    def open(self, axis: int, start: Val, end: Val, step: int, first: Sequence[Val] = ()) -> Loop:
         """Begin a bottom-tested loop; instructions of this level go to its section.
 
         `first` are the initial values of what the loop carries besides its variable.

@@ -21,6 +21,7 @@ _UNSIGNED_PREDICATE = {"eq": "eq", "ne": "ne", "lt": "ult", "le": "ule", "gt": "
 def is_float(x: Val) -> bool:
     return x.kind in FLOAT_BITS
 
+
 # A gradient of one asks for the other: both come from one argument reduction, and the code
 # generator drops the half that nobody uses.
 _PAIRS = {"sin": 0, "cos": 1}

@@ -210,9 +210,7 @@ class UnitTree:
         origin = f.here()
         head, test, body = f.label("total"), f.label("test"), f.label("take")
         step, leave = f.label("step"), f.label("whole")
-        lowest = f.emit(
-            f"call i64 @llvm.cttz.i64(i64 {units.ref}, i1 true)", "i64"
-        )
+        lowest = f.emit(f"call i64 @llvm.cttz.i64(i64 {units.ref}, i1 true)", "i64")
         f.module.declare("llvm.cttz.i64", "i64", ["i64", "i1"])
         first = self._get(lowest)
         start = f.add(lowest, constant("i64", 1))
@@ -285,9 +283,7 @@ class Reduction:
             stop = f.add(start, constant("i64", TILE))
             self.tile = (start, f.select(f.icmp("slt", stop, end), stop, end))
         columns = TILE // e.width if tiled else 1
-        trees = [
-            UnitTree(f, c, e.width if tiled else 1, columns) for _, _, c in self.reduced
-        ]
+        trees = [UnitTree(f, c, e.width if tiled else 1, columns) for _, _, c in self.reduced]
         if unit_loop is None:
             unit_loop = e.open(UNITS, constant("i64", 0), units, 1)
         self._unit(unit_loop.iv, units, size, trees)
@@ -362,9 +358,7 @@ class Reduction:
                     room = f.gep(room, count, "i8")
                 if e.layout.mode == "outer":
                     offset, _ = e.vector_offset(("out", place), output.offset)
-                    wide = f.add(
-                        f.mul(offset, f.splat(units, e.width)), f.splat(unit, e.width)
-                    )
+                    wide = f.add(f.mul(offset, f.splat(units, e.width)), f.splat(unit, e.width))
                     assert e.lane_mask is not None
                     f.masked_scatter(part, f.gep(room, wide, kind), e.lane_mask)
                 else:
@@ -507,9 +501,7 @@ def emit_join(module: Module, name: str, kind: str, element: str) -> None:
     )
     b = Lowering(f, True)
     combine = Combine(kind, element, 0.0, b)
-    numbers = [
-        f.load(f.gep(f.arguments[1], constant("i64", k), "i64"), "i64") for k in range(6)
-    ]
+    numbers = [f.load(f.gep(f.arguments[1], constant("i64", k), "i64"), "i64") for k in range(6)]
     scratch_slot, start, units, elements, target_slot, shift = numbers
     slots = f.arguments[0]
     scratch = f.gep(f.load(f.gep(slots, scratch_slot, "ptr"), "ptr"), start, "i8")

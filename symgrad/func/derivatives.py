@@ -323,9 +323,7 @@ def _jacobian(
         filled = []
         for y, row in zip(nodes, table, strict=True):
             for x, block in zip(level.leaves, row, strict=True):
-                filled.append(
-                    full(0.0, y.shape + x.shape, y.dtype) if block is None else block
-                )
+                filled.append(full(0.0, y.shape + x.shape, y.dtype) if block is None else block)
         closed = level.closed(filled)
         width = len(level.leaves)
         rows = [

@@ -71,7 +71,6 @@ class Watch(Capture):
         t._node, t._family, t._path, t._seen = node, None, (), 0
         return node
 
-
     def key(self, generator: Any) -> Expr:
         """The key of a random draw."""
         outer = self._outer
@@ -132,9 +131,7 @@ class Level:
                     f"(got {v.dtype!r}); convert with .to(symgrad.float64)"
                 )
         self.sources = [v.expr() for v in values]
-        self.leaves = [
-            Expr(clone, (s,), (), s.shape, s.dtype, True, s.value) for s in self.sources
-        ]
+        self.leaves = [Expr(clone, (s,), (), s.shape, s.dtype, True, s.value) for s in self.sources]
         handles = [Argument(leaf) for leaf in self.leaves]
         inside = unflatten(self.form, list(handles))
         given = list(args)

@@ -212,7 +212,9 @@ def _placed(node: Expr, made: Expr, dim: int | None, count: int, name: str) -> T
     """One output with its batch axis where it was asked for."""
     if dim is None:
         if made.ndim > node.ndim:
-            raise ValueError(f"vmap({name}, ...): `{name}` can not return a BatchedTensor when out_dim is None")
+            raise ValueError(
+                f"vmap({name}, ...): `{name}` can not return a BatchedTensor when out_dim is None"
+            )
         return Tensor(made)
     if made.ndim == node.ndim:
         made = with_batch(made, count)

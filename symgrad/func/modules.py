@@ -139,7 +139,9 @@ def stack_module_state(models: Sequence[Any]) -> tuple[dict[str, Any], dict[str,
     if not models:
         raise RuntimeError("stack_module_state: Expected at least one model, got 0.")
     if any(m.training != models[0].training for m in models):
-        raise RuntimeError("stack_module_state: Expected all models to have the same training/eval mode.")
+        raise RuntimeError(
+            "stack_module_state: Expected all models to have the same training/eval mode."
+        )
     if any(type(m) is not type(models[0]) for m in models):
         raise RuntimeError("stack_module_state: Expected all models to be of the same class.")
     parameters = _stacked([dict(m.named_parameters()) for m in models])

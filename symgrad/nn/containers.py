@@ -144,7 +144,11 @@ class ModuleList(_Listed):
             many = f"({first}-{k}): {k - first + 1} x " if k > first else f"({k}): "
             lines.append("  " + many + text.replace("\n", "\n  "))
             first = k + 1
-        return f"{self._get_name()}()" if not lines else f"{self._get_name()}(\n" + "\n".join(lines) + "\n)"
+        return (
+            f"{self._get_name()}()"
+            if not lines
+            else f"{self._get_name()}(\n" + "\n".join(lines) + "\n)"
+        )
 
 
 class ModuleDict(Module):
@@ -208,7 +212,11 @@ def _shown(value: Any) -> str:
 
 
 def _as_parameter(value: Any) -> Any:
-    return Parameter(value) if isinstance(value, Tensor) and not isinstance(value, Parameter) else value
+    return (
+        Parameter(value)
+        if isinstance(value, Tensor) and not isinstance(value, Parameter)
+        else value
+    )
 
 
 class ParameterList(Module):
@@ -298,7 +306,9 @@ class ParameterDict(Module):
 
     def update(self, parameters: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
         """Add parameters from a mapping or from pairs."""
-        pairs = parameters.items() if isinstance(parameters, Mapping | ParameterDict) else parameters
+        pairs = (
+            parameters.items() if isinstance(parameters, Mapping | ParameterDict) else parameters
+        )
         for name, value in pairs:
             self[name] = value
 

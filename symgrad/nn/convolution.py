@@ -49,9 +49,13 @@ class _Convolution(Module):
         if out_channels % groups:
             raise ValueError("out_channels must be divisible by groups")
         if isinstance(padding, str) and padding not in ("same", "valid"):
-            raise ValueError(f"Invalid padding string {padding!r}, should be one of {{'same', 'valid'}}")
+            raise ValueError(
+                f"Invalid padding string {padding!r}, should be one of {{'same', 'valid'}}"
+            )
         if padding_mode not in _MODES:
-            raise ValueError(f"padding_mode must be one of {_MODES}, but got padding_mode={padding_mode!r}")
+            raise ValueError(
+                f"padding_mode must be one of {_MODES}, but got padding_mode={padding_mode!r}"
+            )
         self.in_channels = in_channels
         self.out_channels = out_channels
         self.kernel_size = _each(kernel_size, self._axes)
@@ -60,8 +64,12 @@ class _Convolution(Module):
         self.dilation = _each(dilation, self._axes)
         self.groups = groups
         self.padding_mode = padding_mode
-        self.weight = Parameter(empty(out_channels, in_channels // groups, *self.kernel_size, dtype=dtype))
-        self.register_parameter("bias", Parameter(empty(out_channels, dtype=dtype)) if bias else None)
+        self.weight = Parameter(
+            empty(out_channels, in_channels // groups, *self.kernel_size, dtype=dtype)
+        )
+        self.register_parameter(
+            "bias", Parameter(empty(out_channels, dtype=dtype)) if bias else None
+        )
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -91,13 +99,13 @@ class _Convolution(Module):
         padding = self.padding
         if self.padding_mode != "zeros":
             input, padding = functional.pad(input, self._edges(), mode=self.padding_mode), 0  # type: ignore[assignment]
-        return function(input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups)
+        return function(
+            input, self.weight, self.bias, self.stride, padding, self.dilation, self.groups
+        )
 
     def extra_repr(self) -> str:
         """The settings that are not the usual ones."""
-        shown = (
-            f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
-        )
+        shown = f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, stride={self.stride}"
         if self.padding != (0,) * self._axes:
             shown += f", padding={self.padding}"
         if self.dilation != (1,) * self._axes:
@@ -106,7 +114,9 @@ class _Convolution(Module):
             shown += f", groups={self.groups}"
         if self.bias is None:
             shown += ", bias=False"
-        return shown if self.padding_mode == "zeros" else f"{shown}, padding_mode={self.padding_mode}"
+        return (
+            shown if self.padding_mode == "zeros" else f"{shown}, padding_mode={self.padding_mode}"
+        )
 
 
 class Conv1d(_Convolution):
@@ -194,7 +204,12 @@ class AvgPool1d(Module):
     def forward(self, input: Tensor) -> Tensor:
         """The means."""
         return functional.avg_pool1d(
-            input, self.kernel_size, self.stride, self.padding, self.ceil_mode, self.count_include_pad
+            input,
+            self.kernel_size,
+            self.stride,
+            self.padding,
+            self.ceil_mode,
+            self.count_include_pad,
         )
 
     def extra_repr(self) -> str:

@@ -38,7 +38,9 @@ def _with_inplace(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _with_dim(function: Callable[..., Any]) -> Callable[..., Any]:
-    def wrapped(input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None) -> Tensor:
+    def wrapped(
+        input: Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: Any = None
+    ) -> Tensor:
         if dim is None:
             # torch's choice when none is named: rows of matrices, else the first axis.
             dim = 0 if input.ndim in (0, 1, 3) else 1
@@ -70,7 +72,9 @@ def batch_norm(
     """
     channels = input.shape[1]
     if running_mean is not None and running_mean.numel() != channels:
-        raise RuntimeError(f"running_mean should contain {channels} elements not {running_mean.numel()}")
+        raise RuntimeError(
+            f"running_mean should contain {channels} elements not {running_mean.numel()}"
+        )
     dims = [d for d in range(input.ndim) if d != 1]
     spread = (channels,) + (1,) * (input.ndim - 2)
     if training or running_mean is None:
@@ -85,7 +89,9 @@ def batch_norm(
         if training and running_mean is not None:
             with no_grad():
                 running_mean.add_(momentum * (centre.detach() - running_mean))
-                running_var.add_(momentum * (variance.detach() * (count / (count - 1)) - running_var))
+                running_var.add_(
+                    momentum * (variance.detach() * (count / (count - 1)) - running_var)
+                )
     else:
         difference, variance = input - running_mean.reshape(spread), running_var
     made = difference * (variance + eps).rsqrt().reshape(spread)

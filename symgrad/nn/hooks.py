@@ -34,8 +34,12 @@ class _Passage(Call):
     With `fill` it tells of zeros for those that have no gradient.
     """
 
-    def __init__(self, nodes: Sequence[Expr], told: Callable[[list[Any]], Sequence[Any]], fill: bool) -> None:
-        super().__init__("BackwardHookFunctionBackward", len(nodes), [(n.shape, n.dtype) for n in nodes])
+    def __init__(
+        self, nodes: Sequence[Expr], told: Callable[[list[Any]], Sequence[Any]], fill: bool
+    ) -> None:
+        super().__init__(
+            "BackwardHookFunctionBackward", len(nodes), [(n.shape, n.dtype) for n in nodes]
+        )
         self.told = told
         self.fill = fill
 

@@ -30,7 +30,9 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
     raise ValueError(f"Unsupported nonlinearity {nonlinearity}")
 
 
-def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None) -> Tensor:
+def uniform_(
+    tensor: Tensor, a: float = 0.0, b: float = 1.0, generator: Generator | None = None
+) -> Tensor:
     """Fill with numbers uniform on [a, b)."""
     with no_grad():
         return tensor.uniform_(a, b, generator=generator)  # type: ignore[attr-defined]
@@ -91,7 +93,9 @@ def eye_(tensor: Tensor) -> Tensor:
 def _fans(tensor: Tensor) -> tuple[int, int]:
     """How many numbers an output sums, and in how many outputs an input takes part."""
     if tensor.ndim < 2:
-        raise ValueError("Fan in and fan out can not be computed for tensor with fewer than 2 dimensions")
+        raise ValueError(
+            "Fan in and fan out can not be computed for tensor with fewer than 2 dimensions"
+        )
     kernel = math.prod(tensor.shape[2:])
     return tensor.shape[1] * kernel, tensor.shape[0] * kernel
 
@@ -103,7 +107,9 @@ def _fan(tensor: Tensor, mode: str) -> int:
     return _fans(tensor)[mode == "fan_out"]
 
 
-def xavier_uniform_(tensor: Tensor, gain: float = 1.0, generator: Generator | None = None) -> Tensor:
+def xavier_uniform_(
+    tensor: Tensor, gain: float = 1.0, generator: Generator | None = None
+) -> Tensor:
     """Uniform with variance 2 / (fan in + fan out)."""
     bound = gain * math.sqrt(6.0 / sum(_fans(tensor)))
     return uniform_(tensor, -bound, bound, generator)

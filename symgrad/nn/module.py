@@ -166,7 +166,9 @@ class Module:
 
     def __setattr__(self, name: str, value: Any) -> None:
         place = self.__dict__
-        parameters, buffers, modules = (place.get(t) for t in ("_parameters", "_buffers", "_modules"))
+        parameters, buffers, modules = (
+            place.get(t) for t in ("_parameters", "_buffers", "_modules")
+        )
         if isinstance(value, Parameter):
             if parameters is None:
                 raise AttributeError("cannot assign parameters before Module.__init__() call")
@@ -306,10 +308,14 @@ class Module:
         for _, module in self.named_children():
             yield module
 
-    def _members(self, table: str, prefix: str, recurse: bool, unique: bool) -> Iterator[tuple[str, Any]]:
+    def _members(
+        self, table: str, prefix: str, recurse: bool, unique: bool
+    ) -> Iterator[tuple[str, Any]]:
         seen = set()
         places: Any = (
-            self.named_modules(prefix=prefix, remove_duplicate=unique) if recurse else [(prefix, self)]
+            self.named_modules(prefix=prefix, remove_duplicate=unique)
+            if recurse
+            else [(prefix, self)]
         )
         for place, module in places:
             start = f"{place}." if place else ""

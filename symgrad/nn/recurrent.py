@@ -22,7 +22,12 @@ class _Cell(Module):
     _gates: ClassVar[int]
 
     def __init__(
-        self, input_size: int, hidden_size: int, bias: bool = True, device: Any = None, dtype: Any = None
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
         super().__init__()
         if hidden_size <= 0:
@@ -97,7 +102,9 @@ class RNNCell(_Cell):
     def extra_repr(self) -> str:
         """The settings."""
         shown = super().extra_repr()
-        return shown if self.nonlinearity == "tanh" else f"{shown}, nonlinearity={self.nonlinearity}"
+        return (
+            shown if self.nonlinearity == "tanh" else f"{shown}, nonlinearity={self.nonlinearity}"
+        )
 
 
 class LSTMCell(_Cell):
@@ -105,7 +112,9 @@ class LSTMCell(_Cell):
 
     _gates = 4
 
-    def forward(self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
+    ) -> tuple[Tensor, Tensor]:
         """The next output and memory."""
         self._check(input)
         state: Any = (self._start(input),) * 2 if hx is None else hx

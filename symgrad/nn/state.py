@@ -26,9 +26,7 @@ class IncompatibleKeys(NamedTuple):
     def __repr__(self) -> str:
         if not self.missing_keys and not self.unexpected_keys:
             return "<All keys matched successfully>"
-        return (
-            f"_IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
-        )
+        return f"_IncompatibleKeys(missing_keys={self.missing_keys}, unexpected_keys={self.unexpected_keys})"
 
 
 def state_dict(module: Module, prefix: str, keep_vars: bool) -> OrderedDict[str, Tensor]:
@@ -79,7 +77,9 @@ def load_state_dict(
             problems.insert(0, f"Unexpected key(s) in state_dict: {quoted}. ")
     if problems:
         shown = "\n\t".join(problems)
-        raise RuntimeError(f"Error(s) in loading state_dict for {type(module).__name__}:\n\t{shown}")
+        raise RuntimeError(
+            f"Error(s) in loading state_dict for {type(module).__name__}:\n\t{shown}"
+        )
     return IncompatibleKeys(missing, unexpected)
 
 

@@ -270,7 +270,13 @@ def _ref_threshold(x: np.ndarray, threshold: Number, value: Number) -> Any:
     return np.where(x > threshold, x, value)
 
 
-@composite(ref=_ref_threshold, samples=(Case(T(2, 3, lo=0.3, hi=1), 0.25, 1.5), Case(T(2, 3, lo=-1, hi=0.2), 0.25, 1.5),))
+@composite(
+    ref=_ref_threshold,
+    samples=(
+        Case(T(2, 3, lo=0.3, hi=1), 0.25, 1.5),
+        Case(T(2, 3, lo=-1, hi=0.2), 0.25, 1.5),
+    ),
+)
 def threshold(input: Expr, threshold: Operand, value: Operand) -> Expr:
     """x where it is above the threshold, else `value`; NaN stays."""
     return where(le(input, threshold), value, input)  # type: ignore[no-any-return]

@@ -119,7 +119,9 @@ class sub(Binary):
     aliases = ("subtract",)
     errors = (
         Case(T(2), T(3), match="must match the size"),
-        Case(T(2, dtype="bool"), T(2, dtype="bool"), match="with two bool tensors is not supported"),
+        Case(
+            T(2, dtype="bool"), T(2, dtype="bool"), match="with two bool tensors is not supported"
+        ),
     )
 
     def __call__(  # type: ignore[override]

@@ -463,7 +463,9 @@ def nan_to_num(
     if input.dtype.category < 2:
         return input
     if input.dtype.is_complex:
-        parts = [nan_to_num(REGISTRY[part](input), nan, posinf, neginf) for part in ("real", "imag")]
+        parts = [
+            nan_to_num(REGISTRY[part](input), nan, posinf, neginf) for part in ("real", "imag")
+        ]
         return REGISTRY["complex"](*parts)
     limits = np.finfo(input.dtype.numpy)
     high = float(limits.max) if posinf is None else posinf

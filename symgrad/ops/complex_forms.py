@@ -51,7 +51,9 @@ def _limits(x: Expr) -> tuple[Expr, Expr, Expr, Expr]:
 def _scale(size: Expr) -> Expr:
     """A power of 4 that brings a magnitude away from overflow and underflow."""
     large, small, up, _ = _limits(size)
-    return r.where(size > large, _number(size, 2.0**-4), r.where(size < small, up, _number(size, 1.0)))
+    return r.where(
+        size > large, _number(size, 2.0**-4), r.where(size < small, up, _number(size, 1.0))
+    )
 
 
 def _times(x: Expr, factor: Expr) -> Expr:
@@ -74,10 +76,14 @@ def div(x: Pair, y: Pair) -> Pair:
     big, small = r.where(first, c, d), r.where(first, d, c)
     p, q = r.where(first, a, b), r.where(first, b, a)
     endless = r.eq(r.abs(big), _number(big, math.inf))
-    small = r.where(endless, r.where(r.eq(r.abs(small), r.abs(big)), r.copysign(1.0, small), 0.0), small)
+    small = r.where(
+        endless, r.where(r.eq(r.abs(small), r.abs(big)), r.copysign(1.0, small), 0.0), small
+    )
     big = r.where(endless, r.copysign(1.0, big), big)
     down = _scale(r.abs(big))
-    shrink = r.where(r.maximum(r.abs(p), r.abs(q)) > _limits(a)[0], _number(a, 2.0**-4), _number(a, 1.0))
+    shrink = r.where(
+        r.maximum(r.abs(p), r.abs(q)) > _limits(a)[0], _number(a, 2.0**-4), _number(a, 1.0)
+    )
     big, small, p, q = big * down, small * down, p * shrink, q * shrink
     ratio = small / big
     lost = r.eq(ratio, 0.0)

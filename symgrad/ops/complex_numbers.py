@@ -53,7 +53,11 @@ class complex(Part):
     parameters = ("real", "imag")
     samples = (Case(T(2, 3), T(2, 3), smooth=False), Case(T(4, 1), T(3), smooth=False))
     errors = (
-        Case(T(2, dtype="int"), T(2, dtype="int"), match="Expected both inputs to be Half, Float or Double"),
+        Case(
+            T(2, dtype="int"),
+            T(2, dtype="int"),
+            match="Expected both inputs to be Half, Float or Double",
+        ),
     )
 
     def __call__(self, real: Expr, imag: Expr) -> Expr:  # type: ignore[override]
@@ -73,7 +77,9 @@ class complex(Part):
         return record(self, (real, imag), (), shape, real.dtype.to_complex())  # type: ignore[arg-type]
 
     def ref(real: np.ndarray, imag: np.ndarray) -> Any:
-        return np.stack([real + 0.0 * imag, imag + 0.0 * real], -1).view(np.result_type(real, 1j))[..., 0]
+        return np.stack([real + 0.0 * imag, imag + 0.0 * real], -1).view(np.result_type(real, 1j))[
+            ..., 0
+        ]
 
     def sympy(sp: Any, real: Any, imag: Any) -> Any:
         return real + sp.I * imag

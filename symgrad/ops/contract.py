@@ -32,7 +32,11 @@ class batched_product(Contract):
     """(B, M, K) times (B, K, N): one fma chain per 384 terms, chains joined in a fixed tree."""
 
     public = False
-    samples = (Case(T(2, 3, 4), T(2, 4, 5)), Case(T(1, 1, 4), T(1, 4, 3)), Case(T(1, 3, 0), T(1, 0, 2)))
+    samples = (
+        Case(T(2, 3, 4), T(2, 4, 5)),
+        Case(T(1, 1, 4), T(1, 4, 3)),
+        Case(T(1, 3, 0), T(1, 0, 2)),
+    )
     ref = np.matmul
 
     def sympy(sp: Any, a: Any, b: Any) -> Any:
@@ -60,7 +64,7 @@ def _same_dtype(name: str, *operands: Expr) -> None:
             )
         if x.dtype.category == 0:
             raise NotImplementedError(
-                f'{name}: "addmm_impl_cpu_" not implemented for \'Bool\' (got {x.dtype!r}); convert '
+                f"{name}: \"addmm_impl_cpu_\" not implemented for 'Bool' (got {x.dtype!r}); convert "
                 "with .to(symgrad.int64)"
             )
 
@@ -115,7 +119,9 @@ def contracted(
         middle = (1,) * len(columns)
         left = reshape(left, (*left.shape, *middle))
         gap = (1,) * len(rows)
-        return left * reshape(right, (*right.shape[: len(batch)], *gap, *right.shape[len(batch) :])), names
+        return left * reshape(
+            right, (*right.shape[: len(batch)], *gap, *right.shape[len(batch) :])
+        ), names
     total, m, k, n = (_size(sizes, part_) for part_ in (batch, rows, inner, columns))
     result = product3(reshape(left, (total, m, k)), reshape(right, (total, k, n)))
     return reshape(result, shape), names
@@ -202,7 +208,11 @@ def matmul(input: Expr, other: Expr) -> Expr:
     if a.ndim == 1:
         at = result.ndim - 1 if b.ndim == 1 else result.ndim - 2
         result = reshape(result, result.shape[:at] + result.shape[at + 1 :])
-    if a.ndim > 1 and b.ndim > 1 and (_of_library(a) or (b.op is permute and _of_library(b.args[0]))):
+    if (
+        a.ndim > 1
+        and b.ndim > 1
+        and (_of_library(a) or (b.op is permute and _of_library(b.args[0])))
+    ):
         from symgrad.ops.spectral import recognised
 
         return recognised(a, b, result)
@@ -400,7 +410,9 @@ def _added(x: Expr, product: Expr, beta: Any, alpha: Any) -> Expr:
     return (x if beta == 1 else x * beta) + scaled
 
 
-def _ref_added(x: np.ndarray, a: np.ndarray, b: np.ndarray, *, beta: Any = 1, alpha: Any = 1) -> Any:
+def _ref_added(
+    x: np.ndarray, a: np.ndarray, b: np.ndarray, *, beta: Any = 1, alpha: Any = 1
+) -> Any:
     return beta * x + alpha * (a @ b)
 
 
@@ -463,9 +475,7 @@ def addr(input: Expr, vec1: Expr, vec2: Expr, *, beta: Any = 1, alpha: Any = 1) 
 # -- products with a structure ----------------------------------------------------------
 
 
-@composite(
-    ref=np.kron, samples=(Case(T(2, 3), T(3, 2)), Case(T(2), T(2, 3)), Case(T(), T(2, 2)))
-)
+@composite(ref=np.kron, samples=(Case(T(2, 3), T(3, 2)), Case(T(2), T(2, 3)), Case(T(), T(2, 2))))
 def kron(input: Expr, other: Expr) -> Expr:
     """Kronecker product: every element of `input` times all of `other`."""
     rank = max(input.ndim, other.ndim)

@@ -26,7 +26,9 @@ def _paddings(name: str, padding: Any, frame: Frame) -> list[tuple[int, int]]:
     if not isinstance(padding, str):
         each = each_axis(name, "padding", padding, len(frame.kernel))
         if any(p < 0 for p in each):
-            raise RuntimeError(f"{name}: negative padding is not supported (got {list(each)}); slice first")
+            raise RuntimeError(
+                f"{name}: negative padding is not supported (got {list(each)}); slice first"
+            )
         return [(p, p) for p in each]
     if padding == "valid":
         return [(0, 0)] * len(frame.kernel)
@@ -40,7 +42,9 @@ def _paddings(name: str, padding: Any, frame: Frame) -> list[tuple[int, int]]:
     return [(s // 2, s - s // 2) for s in spare]
 
 
-def _check_operands(name: str, x: Expr, weight: Expr, bias: Expr | None, groups: int, axes: int) -> None:
+def _check_operands(
+    name: str, x: Expr, weight: Expr, bias: Expr | None, groups: int, axes: int
+) -> None:
     if weight.ndim != axes + 2:
         raise RuntimeError(
             f"{name}: weight should have {axes + 2} dimensions: outputs, inputs per group and the kernel "
@@ -90,7 +94,10 @@ def _convolution(
 ) -> Expr:
     """Windows as the columns of a matrix, for each group multiplied by its kernels' matrix."""
     _check_operands(name, input, weight, bias, groups, axes)
-    steps, spread = each_axis(name, "stride", stride, axes), each_axis(name, "dilation", dilation, axes)
+    steps, spread = (
+        each_axis(name, "stride", stride, axes),
+        each_axis(name, "dilation", dilation, axes),
+    )
     if any(s <= 0 for s in steps):
         raise RuntimeError(f"{name}: non-positive stride is not supported (got {list(steps)})")
     if any(d <= 0 for d in spread):
@@ -183,9 +190,13 @@ def _ref_conv1d(
         Case(T(1, 4, 5), T(2, 3, 3), match=r"to have 3 channels, but got 4 channels instead"),
         Case(T(1, 3, 2), T(2, 3, 3), match=r"Kernel size can't be greater than actual input size"),
         Case(
-            T(1, 3, 5, 4), T(2, 3, 3), match=r"Expected 2D \(unbatched\) or 3D \(batched\) input to conv1d"
+            T(1, 3, 5, 4),
+            T(2, 3, 3),
+            match=r"Expected 2D \(unbatched\) or 3D \(batched\) input to conv1d",
         ),
-        Case(T(1, 3, 5), T(2, 3, 3), T(3), match="expected bias to be 1-dimensional with 2 elements"),
+        Case(
+            T(1, 3, 5), T(2, 3, 3), T(3), match="expected bias to be 1-dimensional with 2 elements"
+        ),
         Case(T(1, 3, 5), T(2, 3, 3), None, 0, match="non-positive stride is not supported"),
     ),
 )
@@ -223,8 +234,19 @@ def _ref_conv2d(
     ),
     errors=(
         Case(T(1, 4, 5, 5), T(2, 3, 3, 3), match=r"to have 3 channels, but got 4 channels instead"),
-        Case(T(2, 3), T(2, 3, 3, 3), match=r"Expected 3D \(unbatched\) or 4D \(batched\) input to conv2d"),
-        Case(T(1, 3, 5, 5), T(2, 3, 3, 3), None, 2, "same", match="not supported for strided convolutions"),
+        Case(
+            T(2, 3),
+            T(2, 3, 3, 3),
+            match=r"Expected 3D \(unbatched\) or 4D \(batched\) input to conv2d",
+        ),
+        Case(
+            T(1, 3, 5, 5),
+            T(2, 3, 3, 3),
+            None,
+            2,
+            "same",
+            match="not supported for strided convolutions",
+        ),
         Case(T(1, 4, 5, 5), T(3, 2, 3, 3), groups=2, match="expected weight to be divisible by 2"),
     ),
 )

@@ -112,7 +112,11 @@ class recurrence(Library):
     eager_check = False
     attributes = ("dim",)
     ref = _ref_recurrence
-    samples = (Case(T(3, 4), T(3, 4), dim=1), Case(T(5), T(5), dim=0), Case(T(4, 0), T(4, 0), dim=1))
+    samples = (
+        Case(T(3, 4), T(3, 4), dim=1),
+        Case(T(5), T(5), dim=0),
+        Case(T(4, 0), T(4, 0), dim=1),
+    )
 
     def shape(a: Expr, b: Expr, *, dim: int) -> tuple[int, ...]:
         return b.shape

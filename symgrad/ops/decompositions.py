@@ -135,7 +135,10 @@ def _cotangents(g: Expr) -> tuple[Expr | None, Expr | None]:
     n = g.shape[-1]
     if g.op is add:
         first, second = (_cotangents(a) for a in g.args)
-        both = [b if a is None else a if b is None else a + b for a, b in zip(first, second, strict=True)]
+        both = [
+            b if a is None else a if b is None else a + b
+            for a, b in zip(first, second, strict=True)
+        ]
         return both[0], both[1]
     if g.op is embed:
         _, starts, steps = g.attrs
@@ -167,7 +170,9 @@ _EIGH_ERRORS = (Case(T(2, 3), match="must be batches of square matrices"),)
 def _eigh(name: str, a: Expr, uplo: str) -> EigH:
     square(name, a)
     if uplo.upper() not in ("L", "U"):
-        raise RuntimeError(f"{name}: Expected UPLO argument to be 'L' or 'U', but got {uplo}; use 'L'")
+        raise RuntimeError(
+            f"{name}: Expected UPLO argument to be 'L' or 'U', but got {uplo}; use 'L'"
+        )
     return eigh_parts(eigh_packed(a, uplo=uplo.upper()))
 
 

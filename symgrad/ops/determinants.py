@@ -42,9 +42,7 @@ class Ring:
 
     def __init__(self, count: int) -> None:
         self.size = 1 << count
-        self.pairs = [
-            (i, j) for i in range(self.size) for j in range(self.size) if not i & j
-        ]
+        self.pairs = [(i, j) for i in range(self.size) for j in range(self.size) if not i & j]
         self.order = count
 
     def constant(self, m: np.ndarray) -> np.ndarray:

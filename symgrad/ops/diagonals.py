@@ -116,12 +116,15 @@ def _ref_diag_embed(x: np.ndarray, offset: int = 0, dim1: int = -2, dim2: int = 
 def diag_embed(input: Expr, offset: int = 0, dim1: int = -2, dim2: int = -1) -> Expr:
     """Zeros with the last axis of `input` on a diagonal of two new axes."""
     if input.ndim == 0:
-        raise RuntimeError("diag_embed: cannot be applied to a 0-dim tensor; needs at least 1 dimension")
-    a, c = wrap_dim("diag_embed", dim1, input.ndim + 1), wrap_dim("diag_embed", dim2, input.ndim + 1)
-    if a == c:
         raise RuntimeError(
-            f"diag_embed: diagonal dimensions cannot be identical {dim1}, {dim2}"
+            "diag_embed: cannot be applied to a 0-dim tensor; needs at least 1 dimension"
         )
+    a, c = (
+        wrap_dim("diag_embed", dim1, input.ndim + 1),
+        wrap_dim("diag_embed", dim2, input.ndim + 1),
+    )
+    if a == c:
+        raise RuntimeError(f"diag_embed: diagonal dimensions cannot be identical {dim1}, {dim2}")
     n = input.shape[-1] + abs(offset)
     shape = list(input.shape[:-1])
     for d in sorted((a, c)):
@@ -140,7 +143,9 @@ def diag(input: Expr, diagonal: int = 0) -> Expr:
         return diag_embed(input, diagonal)  # type: ignore[no-any-return]
     if input.ndim == 2:
         return _diagonal_of(input, diagonal)
-    raise RuntimeError(f"diag: Supports 1D or 2D tensors. Got {input.ndim}D; use diagonal or diag_embed")
+    raise RuntimeError(
+        f"diag: Supports 1D or 2D tensors. Got {input.ndim}D; use diagonal or diag_embed"
+    )
 
 
 def _diagonal_of(x: Expr, offset: int) -> Expr:

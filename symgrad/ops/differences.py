@@ -112,7 +112,9 @@ _TRAPEZOID_SAMPLES = (
     Case(T(4), dx=0.5),
     Case(T(3, 1)),
 )
-_TRAPEZOID_ERRORS = (Case(T(3, 4), T(3), match="There must be one `x` value for each sample point"),)
+_TRAPEZOID_ERRORS = (
+    Case(T(3, 4), T(3), match="There must be one `x` value for each sample point"),
+)
 
 
 @composite(
@@ -135,9 +137,7 @@ def _ref_cumulative(y: np.ndarray, x: Any = None, *, dx: Any = None, dim: int = 
 
 
 @composite(ref=_ref_cumulative, samples=_TRAPEZOID_SAMPLES[:4], errors=_TRAPEZOID_ERRORS)
-def cumulative_trapezoid(
-    y: Expr, x: Expr | None = None, *, dx: Any = None, dim: int = -1
-) -> Expr:
+def cumulative_trapezoid(y: Expr, x: Expr | None = None, *, dx: Any = None, dim: int = -1) -> Expr:
     """Running integral along a dimension by trapezoids."""
     terms, axis = _trapezoids("cumulative_trapezoid", y, x, dx, dim)
     return cumsum(terms, axis)
@@ -183,7 +183,9 @@ def cdist(x1: Expr, x2: Expr, p: float = 2.0, compute_mode: str | None = None) -
             f"{x1.shape[-1]} X2: {x2.shape[-1]} (got shapes {x1.shape} and {x2.shape})"
         )
     if p < 0:
-        raise RuntimeError(f"cdist: cdist only supports non-negative p values (got {p}); use p >= 0")
+        raise RuntimeError(
+            f"cdist: cdist only supports non-negative p values (got {p}); use p >= 0"
+        )
     rows = reshape(x1, (*x1.shape[:-1], 1, x1.shape[-1]))
     columns = reshape(x2, (*x2.shape[:-2], 1, *x2.shape[-2:]))
     gaps = rows - columns

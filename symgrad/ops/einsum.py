@@ -241,7 +241,11 @@ def einsum(equation: Any, *operands: Any) -> Expr:
     if isinstance(equation, Expr):
         equation, given = _from_sublists([equation, *operands])
     else:
-        given = list(operands[0]) if operands and isinstance(operands[0], list | tuple) else list(operands)
+        given = (
+            list(operands[0])
+            if operands and isinstance(operands[0], list | tuple)
+            else list(operands)
+        )
     if not given:
         raise _fail("must provide at least one operand (got none); pass tensors after the equation")
     for x in given:
@@ -277,7 +281,9 @@ def _chain(name: str, matrices: Sequence[Expr]) -> Expr:
 )
 def chain_matmul(*matrices: Any) -> Expr:
     """Product of a chain of matrices, in the cheapest order."""
-    given = matrices[0] if len(matrices) == 1 and isinstance(matrices[0], list | tuple) else matrices
+    given = (
+        matrices[0] if len(matrices) == 1 and isinstance(matrices[0], list | tuple) else matrices
+    )
     if not given:
         raise RuntimeError("chain_matmul: Expected one or more matrices (got none); pass matrices")
     for x in given:

@@ -226,7 +226,12 @@ def linalg_lu_factor(A: Expr, *, pivot: bool = True) -> LUFactor:
 
 
 def _ref_lu_solve(
-    packed: np.ndarray, pivots: np.ndarray, b: np.ndarray, *, left: bool = True, adjoint: bool = False
+    packed: np.ndarray,
+    pivots: np.ndarray,
+    b: np.ndarray,
+    *,
+    left: bool = True,
+    adjoint: bool = False,
 ) -> Any:
     n = packed.shape[-1]
     low = np.tril(packed, -1) + np.eye(n, dtype=packed.dtype)

@@ -170,9 +170,7 @@ def _given_to(position: Expr, g: Expr, x: Expr, dim: int) -> Expr:
     return keep(hit, restore(g, x, dim))
 
 
-def _extreme(
-    name: str, primitive: Callable[..., Expr], x: Expr, dim: Dims, keepdim: bool
-) -> Expr:
+def _extreme(name: str, primitive: Callable[..., Expr], x: Expr, dim: Dims, keepdim: bool) -> Expr:
     dims = reduced_dims(name, x, dim)
     _refuse_empty(name, x, dim, dims)
     if not x.ndim:
@@ -274,7 +272,13 @@ _ARG_ERRORS = (
 
 @composite(
     ref=_ref_arg(np.argmax),
-    samples=(Case(T(3, 4)), Case(T(3, 4), 1), Case(T(2, 3, 4), 0, True), Case(T()), Case(T(0, 3), 1)),
+    samples=(
+        Case(T(3, 4)),
+        Case(T(3, 4), 1),
+        Case(T(2, 3, 4), 0, True),
+        Case(T()),
+        Case(T(0, 3), 1),
+    ),
     errors=_ARG_ERRORS,
 )
 def argmax(input: Expr, dim: int | None = None, keepdim: bool = False) -> Expr:
@@ -284,7 +288,13 @@ def argmax(input: Expr, dim: int | None = None, keepdim: bool = False) -> Expr:
 
 @composite(
     ref=_ref_arg(np.argmin),
-    samples=(Case(T(3, 4)), Case(T(3, 4), 1), Case(T(2, 3, 4), 0, True), Case(T()), Case(T(0, 3), 1)),
+    samples=(
+        Case(T(3, 4)),
+        Case(T(3, 4), 1),
+        Case(T(2, 3, 4), 0, True),
+        Case(T()),
+        Case(T(0, 3), 1),
+    ),
     errors=_ARG_ERRORS,
 )
 def argmin(input: Expr, dim: int | None = None, keepdim: bool = False) -> Expr:

@@ -37,7 +37,10 @@ class _Extreme(Index):
     """What the largest and the smallest by group share."""
 
     public = False
-    samples: ClassVar[Any] = (Case(T(4), T(6), ints_below(6, below=4)), Case(T(3), T(0), ints_below(0, below=3)))
+    samples: ClassVar[Any] = (
+        Case(T(4), T(6), ints_below(6, below=4)),
+        Case(T(3), T(0), ints_below(0, below=3)),
+    )
 
     @staticmethod
     def shape(x: Expr, values: Expr, index: Expr) -> tuple[int, ...]:
@@ -152,21 +155,35 @@ def reduced_by_group(
     if reduce == "sum":
         return total
     if x.dtype.category != 2:
-        raise RuntimeError(f"{name}: reduce='mean' needs a floating dtype (got {x.dtype!r}); convert with .to")
+        raise RuntimeError(
+            f"{name}: reduce='mean' needs a floating dtype (got {x.dtype!r}); convert with .to"
+        )
     ones = put_sum(full(1.0, index.shape, x.dtype), index, size=size)
     count = ones + 1.0 if include_self else where(sent, ones, 1.0)
     return total / count  # type: ignore[no-any-return]
 
 
 def _ref_scatter_reduce(
-    x: np.ndarray, dim: int, index: np.ndarray, src: np.ndarray, reduce: str, *, include_self: bool = True
+    x: np.ndarray,
+    dim: int,
+    index: np.ndarray,
+    src: np.ndarray,
+    reduce: str,
+    *,
+    include_self: bool = True,
 ) -> Any:
     groups: dict[tuple[int, ...], list[Any]] = {}
     for at in np.ndindex(index.shape):
         to = list(at)
         to[dim] = index[at]
         groups.setdefault(tuple(to), []).append(src[at])
-    combine: Any = {"sum": np.sum, "prod": np.prod, "mean": np.mean, "amax": np.max, "amin": np.min}[reduce]
+    combine: Any = {
+        "sum": np.sum,
+        "prod": np.prod,
+        "mean": np.mean,
+        "amax": np.max,
+        "amin": np.min,
+    }[reduce]
     out = np.array(x)
     for to, members in groups.items():
         out[to] = combine([x[to], *members] if include_self else members)
@@ -187,7 +204,14 @@ def _ref_scatter_reduce(
     ),
     errors=(
         Case(T(3), 0, np.array([3]), T(1), "sum", match="index 3 is out of bounds"),
-        Case(T(3), 0, np.array([1]), T(1), "max", match="reduce argument must be either sum, prod, mean"),
+        Case(
+            T(3),
+            0,
+            np.array([1]),
+            T(1),
+            "max",
+            match="reduce argument must be either sum, prod, mean",
+        ),
     ),
 )
 def scatter_reduce(
@@ -212,11 +236,19 @@ def scatter_reduce(
 
 
 def _ref_index_reduce(
-    x: np.ndarray, dim: int, index: Any, source: np.ndarray, reduce: str, *, include_self: bool = True
+    x: np.ndarray,
+    dim: int,
+    index: Any,
+    source: np.ndarray,
+    reduce: str,
+    *,
+    include_self: bool = True,
 ) -> Any:
     name = "prod" if reduce == "prod" else reduce
     moved = np.moveaxis(x, dim, 0)
-    wide = np.broadcast_to(np.reshape(index, (-1,) + (1,) * (x.ndim - 1)), np.moveaxis(source, dim, 0).shape)
+    wide = np.broadcast_to(
+        np.reshape(index, (-1,) + (1,) * (x.ndim - 1)), np.moveaxis(source, dim, 0).shape
+    )
     made = _ref_scatter_reduce(
         moved, 0, wide, np.moveaxis(source, dim, 0), name, include_self=include_self
     )
@@ -239,7 +271,8 @@ def index_reduce(
     at, positions, slices = slices_of("index_reduce", input, dim, index, source, False)
     shape = tuple(slices.shape[0] if d == at else s for d, s in enumerate(input.shape or (1,)))
     per = expand(
-        reshape(positions, tuple(positions.size if d == at else 1 for d in range(len(shape)))), shape
+        reshape(positions, tuple(positions.size if d == at else 1 for d in range(len(shape)))),
+        shape,
     )
     return scatter_reduce(input, dim, per, source, reduce, include_self=include_self)  # type: ignore[no-any-return]
 

@@ -278,11 +278,11 @@ def _row(x: Expr, place: int) -> Expr:
     """``x[place]``: the commonest key, by the shortest road."""
     size, *rest = x.shape
     if not -size <= place < size:
-        raise IndexError(f"getitem: index {place} is out of bounds for dimension 0 with size {size}")
+        raise IndexError(
+            f"getitem: index {place} is out of bounds for dimension 0 with size {size}"
+        )
     zeros = (0,) * len(rest)
-    part = narrow_step(
-        x, starts=(place % size, *zeros), steps=(1,) * x.ndim, counts=(1, *rest)
-    )
+    part = narrow_step(x, starts=(place % size, *zeros), steps=(1,) * x.ndim, counts=(1, *rest))
     return reshape(part, tuple(rest))  # type: ignore[no-any-return]
 
 
@@ -333,8 +333,7 @@ def _fitted(name: str, value: Any, dtype: DType, shape: tuple[int, ...], basic: 
     if extra:
         made = reshape(made, made.shape[extra:])
     if made.ndim <= len(shape) and all(
-        have in (1, want)
-        for have, want in zip(reversed(made.shape), reversed(shape), strict=False)
+        have in (1, want) for have, want in zip(reversed(made.shape), reversed(shape), strict=False)
     ):
         return expand(made, shape)  # type: ignore[no-any-return]
     if basic and made.ndim <= len(shape):
@@ -461,7 +460,9 @@ def _ref_select_scatter(x: np.ndarray, src: np.ndarray, dim: int, index: int) ->
 @composite(
     ref=_ref_select_scatter,
     samples=(Case(T(3, 4), T(4), 0, 1), Case(T(3, 4), T(3), 1, -1)),
-    errors=(Case(T(3, 4), T(3), 0, 1, match="expected src to have a size equal to the slice of self"),),
+    errors=(
+        Case(T(3, 4), T(3), 0, 1, match="expected src to have a size equal to the slice of self"),
+    ),
 )
 def select_scatter(input: Expr, src: Expr, dim: int, index: int) -> Expr:
     """`input` with the slice at one position of an axis replaced."""
@@ -481,7 +482,9 @@ def _ref_slice_scatter(
 @composite(
     ref=_ref_slice_scatter,
     samples=(Case(T(5, 2), T(2, 2), 0, 1, 3), Case(T(2, 5), T(2, 3), 1, None, None, 2)),
-    errors=(Case(T(5), T(1), 0, 1, 3, match="expected src to have a size equal to the slice of self"),),
+    errors=(
+        Case(T(5), T(1), 0, 1, 3, match="expected src to have a size equal to the slice of self"),
+    ),
 )
 def slice_scatter(
     input: Expr,
@@ -494,7 +497,9 @@ def slice_scatter(
     """`input` with a slice along an axis replaced."""
     at = wrap_dim("slice_scatter", dim, input.ndim)
     key = _at(at, input.ndim, slice(start, end, step))
-    _refuse_size("slice_scatter", src.shape, tuple(Selection("slice_scatter", input.shape, key).shape))
+    _refuse_size(
+        "slice_scatter", src.shape, tuple(Selection("slice_scatter", input.shape, key).shape)
+    )
     return setitem(input, key, src)
 
 

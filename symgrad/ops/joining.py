@@ -19,15 +19,15 @@ from symgrad.ops.movement import embed, expand, join_axis, reshape, wrap_dim
 from symgrad.sample import Case, T
 
 
-def _some(
-    name: str, tensors: Sequence[Any], error: type[Exception] = RuntimeError
-) -> list[Expr]:
+def _some(name: str, tensors: Sequence[Any], error: type[Exception] = RuntimeError) -> list[Expr]:
     given = list(tensors)
     if not given:
         raise error(f"{name}: expected a non-empty list of Tensors")
     for x in given:
         if not isinstance(x, Expr):
-            raise TypeError(f"{name}: expected Tensor as element in tensors (got {type(x).__name__})")
+            raise TypeError(
+                f"{name}: expected Tensor as element in tensors (got {type(x).__name__})"
+            )
     return given
 
 
@@ -105,9 +105,7 @@ def stack(tensors: Sequence[Expr], dim: int = 0) -> Expr:
     return join_axis(*[reshape(cast_to(x, dtype), widened) for x in given], dim=at)  # type: ignore[no-any-return]
 
 
-@composite(
-    ref=np.hstack, samples=(Case([T(2), T(3)]), Case([T(2, 1), T(2, 3)]), Case([T(), T()]))
-)
+@composite(ref=np.hstack, samples=(Case([T(2), T(3)]), Case([T(2, 1), T(2, 3)]), Case([T(), T()])))
 def hstack(tensors: Sequence[Expr]) -> Expr:
     """Joined side by side: along the second axis, vectors along their only one."""
     given = [atleast_1d(x) for x in _some("hstack", tensors)]
@@ -177,7 +175,13 @@ def _ref_roll(x: np.ndarray, shifts: Any, dims: Any = None) -> Any:
 
 @composite(
     ref=_ref_roll,
-    samples=(Case(T(5), 2), Case(T(2, 3), 1), Case(T(2, 3), -1, 1), Case(T(2, 3), (1, 2), (0, 1)), Case(T(0), 1)),
+    samples=(
+        Case(T(5), 2),
+        Case(T(2, 3), 1),
+        Case(T(2, 3), -1, 1),
+        Case(T(2, 3), (1, 2), (0, 1)),
+        Case(T(0), 1),
+    ),
     errors=(Case(T(3), (1, 2), (0,), match="shifts and dimensions must align"),),
 )
 def roll(input: Expr, shifts: int | Sequence[int], dims: int | Sequence[int] | None = None) -> Expr:
@@ -212,7 +216,9 @@ def _rolled(x: Expr, shift: int, dim: int) -> Expr:
 
 def _at(name: str, x: Expr, dim: int) -> int:
     if x.ndim == 0:
-        raise RuntimeError(f"{name}: {name} expects at least a 1-dimensional tensor (got 0 dimensions)")
+        raise RuntimeError(
+            f"{name}: {name} expects at least a 1-dimensional tensor (got 0 dimensions)"
+        )
     return wrap_dim(name, dim, x.ndim)
 
 
@@ -240,14 +246,18 @@ def _ref_split(x: np.ndarray, split_size_or_sections: Any, dim: int = 0) -> Any:
         Case(T(), 1, match="at least a 1-dimensional tensor"),
     ),
 )
-def split(input: Expr, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Expr, ...]:
+def split(
+    input: Expr, split_size_or_sections: int | Sequence[int], dim: int = 0
+) -> tuple[Expr, ...]:
     """Consecutive parts of a given size (the last may be smaller), or of given sizes."""
     at = _at("split", input, dim)
     size = input.shape[at]
     if isinstance(split_size_or_sections, int):
         step = split_size_or_sections
         if step < 0 or (step == 0 and size):
-            raise RuntimeError(f"split: split expects split_size be non-negative, but got split_size={step}")
+            raise RuntimeError(
+                f"split: split expects split_size be non-negative, but got split_size={step}"
+            )
         count = max(-(-size // step), 1) if step else 1
         sizes = [max(min(step, size - k * step), 0) for k in range(count)]
     else:
@@ -295,10 +305,7 @@ def _tensor_split(name: str, x: Expr, indices_or_sections: Any, dim: int) -> tup
         base, more = divmod(size, given)
         return _pieces(x, at, [base + 1] * more + [base] * (given - more))
     bounds = [0, *[min(max(k + size if k < 0 else k, 0), size) for k in given], size]
-    return tuple(
-        sliced(x, at, low, max(high - low, 0))
-        for low, high in pairwise(bounds)
-    )
+    return tuple(sliced(x, at, low, max(high - low, 0)) for low, high in pairwise(bounds))
 
 
 @composite(
@@ -306,7 +313,9 @@ def _tensor_split(name: str, x: Expr, indices_or_sections: Any, dim: int) -> tup
     samples=(Case(T(7), 3), Case(T(2, 5), (1, 3), 1), Case(T(4), (2, 1))),
     errors=(Case(T(4), 0, match="number of sections must be larger than 0"),),
 )
-def tensor_split(input: Expr, indices_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Expr, ...]:
+def tensor_split(
+    input: Expr, indices_or_sections: int | Sequence[int], dim: int = 0
+) -> tuple[Expr, ...]:
     """Parts of nearly equal size, or parts between given positions."""
     return _tensor_split("tensor_split", input, indices_or_sections, dim)
 
@@ -332,7 +341,9 @@ def dsplit(input: Expr, indices_or_sections: int | Sequence[int]) -> tuple[Expr,
 def _even(name: str, x: Expr, given: Any, dim: int) -> tuple[Expr, ...]:
     least = {"hsplit": 1, "vsplit": 2, "dsplit": 3}[name]
     if x.ndim < least:
-        raise RuntimeError(f"{name}: requires a tensor with at least {least} dimension, but got {x.ndim}")
+        raise RuntimeError(
+            f"{name}: requires a tensor with at least {least} dimension, but got {x.ndim}"
+        )
     if isinstance(given, int) and (given <= 0 or x.shape[dim] % given):
         raise RuntimeError(
             f"{name}: attempted to split along dimension {dim}, but the size of the dimension "
@@ -344,7 +355,9 @@ def _even(name: str, x: Expr, given: Any, dim: int) -> tuple[Expr, ...]:
 @composite(
     ref=lambda x, dim=0: tuple(np.moveaxis(x, dim, 0)),
     samples=(Case(T(3, 2)), Case(T(2, 3), -1)),
-    errors=(Case(T(), match="Dimension specified as 0 but tensor has no dimensions", error=IndexError),),
+    errors=(
+        Case(T(), match="Dimension specified as 0 but tensor has no dimensions", error=IndexError),
+    ),
 )
 def unbind(input: Expr, dim: int = 0) -> tuple[Expr, ...]:
     """The slices along an axis, which is dropped."""
@@ -374,7 +387,9 @@ def meshgrid(*tensors: Any, indexing: str = "ij") -> tuple[Expr, ...]:
     vectors = _some("meshgrid", given)
     for x in vectors:
         if x.ndim > 1:
-            raise RuntimeError(f"meshgrid: Expected 0D or 1D tensor in the tensor list but got {x.shape}")
+            raise RuntimeError(
+                f"meshgrid: Expected 0D or 1D tensor in the tensor list but got {x.shape}"
+            )
     if indexing not in ("ij", "xy"):
         raise RuntimeError(f'meshgrid: indexing must be one of "xy" or "ij" (got {indexing!r})')
     axes = list(range(len(vectors)))
@@ -401,5 +416,3 @@ def cartesian_prod(*tensors: Expr) -> Expr:
     if len(vectors) == 1:
         return vectors[0]
     return stack([reshape(g, (g.size,)) for g in meshgrid(*vectors)], 1)  # type: ignore[no-any-return]
-
-

@@ -72,19 +72,32 @@ def _ref_flatten(x: np.ndarray, start_dim: int = 0, end_dim: int = -1) -> Any:
     if x.ndim == 0:
         return np.reshape(x, (1,))
     end = end_dim % x.ndim
-    return np.reshape(x, (*x.shape[:start_dim], int(np.prod(x.shape[start_dim : end + 1])), *x.shape[end + 1 :]))
+    return np.reshape(
+        x, (*x.shape[:start_dim], int(np.prod(x.shape[start_dim : end + 1])), *x.shape[end + 1 :])
+    )
 
 
 @composite(
     ref=_ref_flatten,
-    samples=(Case(T(2, 3, 4)), Case(T(2, 3, 4), 1), Case(T(2, 3, 4), 0, 1), Case(T()), Case(T(0, 3))),
+    samples=(
+        Case(T(2, 3, 4)),
+        Case(T(2, 3, 4), 1),
+        Case(T(2, 3, 4), 0, 1),
+        Case(T()),
+        Case(T(0, 3)),
+    ),
     errors=(Case(T(2, 3), 1, 0, match="start_dim cannot come after end_dim"),),
 )
 def flatten(input: Expr, start_dim: int = 0, end_dim: int = -1) -> Expr:
     """The axes from `start_dim` to `end_dim` merged into one."""
-    first, last = wrap_dim("flatten", start_dim, input.ndim), wrap_dim("flatten", end_dim, input.ndim)
+    first, last = (
+        wrap_dim("flatten", start_dim, input.ndim),
+        wrap_dim("flatten", end_dim, input.ndim),
+    )
     if first > last:
-        raise RuntimeError(f"flatten: start_dim cannot come after end_dim (got {start_dim}, {end_dim})")
+        raise RuntimeError(
+            f"flatten: start_dim cannot come after end_dim (got {start_dim}, {end_dim})"
+        )
     total = 1
     for s in input.shape[first : last + 1]:
         total *= s
@@ -130,7 +143,13 @@ def _ref_squeeze(x: np.ndarray, dim: Any = None) -> Any:
 
 @composite(
     ref=_ref_squeeze,
-    samples=(Case(T(1, 3, 1)), Case(T(1, 3, 1), 0), Case(T(1, 3, 1), (0, -1)), Case(T(2, 3), 0), Case(T(), 0)),
+    samples=(
+        Case(T(1, 3, 1)),
+        Case(T(1, 3, 1), 0),
+        Case(T(1, 3, 1), (0, -1)),
+        Case(T(2, 3), 0),
+        Case(T(), 0),
+    ),
     errors=(Case(T(1), 1, match="Dimension out of range", error=IndexError),),
 )
 def squeeze(input: Expr, dim: int | Sequence[int] | None = None) -> Expr:
@@ -170,7 +189,9 @@ def atleast_1d(*tensors: Any) -> Any:
 @composite(ref=np.atleast_2d, samples=(Case(T()), Case(T(3)), Case(T(2, 3))))
 def atleast_2d(*tensors: Any) -> Any:
     """Tensors of fewer than two dimensions as matrices of one row."""
-    return _several(lambda x: reshape(x, (1,) * (2 - x.ndim) + x.shape) if x.ndim < 2 else x, tensors)
+    return _several(
+        lambda x: reshape(x, (1,) * (2 - x.ndim) + x.shape) if x.ndim < 2 else x, tensors
+    )
 
 
 @composite(ref=np.atleast_3d, samples=(Case(T()), Case(T(3)), Case(T(2, 3)), Case(T(2, 3, 4))))
@@ -222,10 +243,14 @@ def movedim(input: Expr, source: int | Sequence[int], destination: int | Sequenc
     froms = [wrap_dim("movedim", d, input.ndim) for d in froms]
     tos = [wrap_dim("movedim", d, input.ndim) for d in tos]
     if len(set(froms)) != len(froms) or len(set(tos)) != len(tos):
-        raise RuntimeError(f"movedim: repeated dim in source or destination (got {source}, {destination})")
+        raise RuntimeError(
+            f"movedim: repeated dim in source or destination (got {source}, {destination})"
+        )
     rest = iter([d for d in range(input.ndim) if d not in froms])
     placed = dict(zip(tos, froms, strict=True))
-    return permute(input, tuple(placed[d] if d in placed else next(rest) for d in range(input.ndim)))  # type: ignore[no-any-return]
+    return permute(
+        input, tuple(placed[d] if d in placed else next(rest) for d in range(input.ndim))
+    )  # type: ignore[no-any-return]
 
 
 @composite(
@@ -236,7 +261,9 @@ def movedim(input: Expr, source: int | Sequence[int], destination: int | Sequenc
 def t(input: Expr) -> Expr:
     """A matrix transposed; vectors and scalars as they are."""
     if input.ndim > 2:
-        raise RuntimeError(f"t: t() expects a tensor with <= 2 dimensions, but self is {input.ndim}D; use mT")
+        raise RuntimeError(
+            f"t: t() expects a tensor with <= 2 dimensions, but self is {input.ndim}D; use mT"
+        )
     return permute(input, tuple(reversed(range(input.ndim))))  # type: ignore[no-any-return]
 
 
@@ -258,7 +285,9 @@ def fliplr(input: Expr) -> Expr:
     return flip(input, (1,))  # type: ignore[no-any-return]
 
 
-@composite(ref=np.flipud, samples=(Case(T(3)), Case(T(2, 3))), errors=(Case(T(), match="must be >= 1-d"),))
+@composite(
+    ref=np.flipud, samples=(Case(T(3)), Case(T(2, 3))), errors=(Case(T(), match="must be >= 1-d"),)
+)
 def flipud(input: Expr) -> Expr:
     """The first axis reversed."""
     if input.ndim < 1:
@@ -326,7 +355,9 @@ def broadcast_tensors(*tensors: Any) -> tuple[Expr, ...]:
 
 def _repeated(name: str, x: Expr, counts: tuple[int, ...]) -> Expr:
     if any(c < 0 for c in counts):
-        raise RuntimeError(f"{name}: Trying to create tensor with negative dimension (got {counts})")
+        raise RuntimeError(
+            f"{name}: Trying to create tensor with negative dimension (got {counts})"
+        )
     sizes = (1,) * (len(counts) - x.ndim) + x.shape
     paired = tuple(n for s in sizes for n in (1, s))
     spread = tuple(n for c, s in zip(counts, sizes, strict=True) for n in (c, s))
@@ -391,7 +422,9 @@ def repeat_interleave(input: Expr, repeats: Any, dim: int | None = None) -> Expr
             "Python integer"
         )
     if counts.size and counts.min() < 0:
-        raise RuntimeError(f"repeat_interleave: repeats can not be negative (got {counts.tolist()})")
+        raise RuntimeError(
+            f"repeat_interleave: repeats can not be negative (got {counts.tolist()})"
+        )
     if counts.size == 1:
         count = int(counts.reshape(-1)[0])
         shape = (*input.shape[: at + 1], count, *input.shape[at + 1 :])

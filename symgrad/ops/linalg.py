@@ -107,9 +107,7 @@ def with_common_batch(name: str, a: Expr, b: Expr) -> tuple[Expr, Expr]:
     return expand(a, (*batch, *a.shape[-2:])), expand(b, (*batch, *b.shape[-2:]))
 
 
-def many_columns(
-    name: str, solver: Callable[[Expr, Expr], Expr], a: Expr, b: Expr
-) -> Expr:
+def many_columns(name: str, solver: Callable[[Expr, Expr], Expr], a: Expr, b: Expr) -> Expr:
     """Solve with broadcasting; a single matrix takes a whole batch as columns of one system."""
     shared = count_of(a.shape, tuple(range(a.ndim - 2))) == 1
     if not shared or b.ndim <= 2:
@@ -147,8 +145,7 @@ def _ref_triangular(a: np.ndarray, b: np.ndarray, *, upper: bool, unit: bool) ->
             return _substituted(a, b, upper, unit)
         (solver,) = get_blas_funcs(("trsm",), (left, right))
         made = [
-            solver(1.0, m, r, lower=not upper, diag=unit)
-            for m, r in zip(left, right, strict=True)
+            solver(1.0, m, r, lower=not upper, diag=unit) for m, r in zip(left, right, strict=True)
         ]
     return np.asarray(made).reshape(b.shape)
 
@@ -354,7 +351,11 @@ class TriangularSolution(NamedTuple):
 
 
 def _ref_triangular_solve(
-    b: np.ndarray, a: np.ndarray, upper: bool = True, transpose: bool = False, unitriangular: bool = False
+    b: np.ndarray,
+    a: np.ndarray,
+    upper: bool = True,
+    transpose: bool = False,
+    unitriangular: bool = False,
 ) -> Any:
     m = np.swapaxes(a, -1, -2) if transpose else a
     return _ref_solve_triangular(m, b, upper=upper != transpose, unitriangular=unitriangular), a
@@ -446,7 +447,9 @@ def _ref_linalg_solve(a: np.ndarray, b: np.ndarray, *, left: bool = True) -> Any
         Case(T(2, 3, 3, make=dominant), T(4, 3), left=False),
     ),
     errors=(
-        Case(T(2, 2), T(3), match=r"Incompatible shapes of A and B for the equation AX = B \(2x2 and"),
+        Case(
+            T(2, 2), T(3), match=r"Incompatible shapes of A and B for the equation AX = B \(2x2 and"
+        ),
         Case(
             T(2, 2, make=lambda rng, shape: np.ones((2, 2))),
             T(2),

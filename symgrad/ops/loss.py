@@ -58,7 +58,9 @@ def _weighted(x: Expr, weight: Expr | None) -> Expr:
     return x if weight is None else mul(x, weight)  # type: ignore[no-any-return]
 
 
-_REDUCTION = Case(T(2), T(2), reduction="all", match="not a valid value for reduction", error=ValueError)
+_REDUCTION = Case(
+    T(2), T(2), reduction="all", match="not a valid value for reduction", error=ValueError
+)
 
 
 # -- regression ---------------------------------------------------------------------------
@@ -134,7 +136,10 @@ def _ref_smooth_l1(z: Any, beta: float = 1.0) -> Any:
         Case(T(3), T(3), reduction="sum", beta=0.1),
         Case(T(3), T(3), beta=0.0),
     ),
-    errors=(_REDUCTION, Case(T(2), T(2), beta=-1.0, match="does not support negative values for beta")),
+    errors=(
+        _REDUCTION,
+        Case(T(2), T(2), beta=-1.0, match="does not support negative values for beta"),
+    ),
 )
 def smooth_l1_loss(
     input: Expr,
@@ -179,7 +184,9 @@ def huber_loss(
 ) -> Expr:
     """Half the squared difference up to delta, delta times the absolute one beyond."""
     if delta <= 0:
-        raise RuntimeError(f"huber_loss does not support non-positive values for delta (got {delta})")
+        raise RuntimeError(
+            f"huber_loss does not support non-positive values for delta (got {delta})"
+        )
     difference = sub(input, target)
     size = absolute(difference)
     far = mul(delta, sub(size, 0.5 * delta))
@@ -360,8 +367,18 @@ def _ref_cross_entropy(
     errors=(
         *_CLASS_ERRORS,
         Case(T(3, 4), T(3), match="expected target dtype to be Long or Byte"),
-        Case(T(3, 4), _TARGETS, label_smoothing=1.5, match="label_smoothing must be between 0.0 and 1.0"),
-        Case(T(3, 4), T(3, 4), ignore_index=1, match="ignore_index is not supported for floating point"),
+        Case(
+            T(3, 4),
+            _TARGETS,
+            label_smoothing=1.5,
+            match="label_smoothing must be between 0.0 and 1.0",
+        ),
+        Case(
+            T(3, 4),
+            T(3, 4),
+            ignore_index=1,
+            match="ignore_index is not supported for floating point",
+        ),
     ),
 )
 def cross_entropy(

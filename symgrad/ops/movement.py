@@ -85,7 +85,9 @@ class reshape(Movement):
         for s in wanted:
             total *= s
         if total != input.size:
-            raise RuntimeError(f"reshape: shape '{wanted}' is invalid for input of size {input.size}")
+            raise RuntimeError(
+                f"reshape: shape '{wanted}' is invalid for input of size {input.size}"
+            )
         target = tuple(wanted)
         if target == input.shape:
             return input

@@ -198,7 +198,9 @@ def _ref_layer_norm(
         Case(T(2, 3, 4), (3, 4), T(3, 4), T(3, 4)),
         Case(T(2, 5), (5,), T(5), None, 0.1),
     ),
-    errors=(Case(T(3, 4), (3,), match=r"expected input with shape \[\*, 3\], but got input of size"),),
+    errors=(
+        Case(T(3, 4), (3,), match=r"expected input with shape \[\*, 3\], but got input of size"),
+    ),
 )
 def layer_norm(
     input: Expr,
@@ -243,7 +245,9 @@ def _ref_group_norm(
     x: np.ndarray, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Any:
     grouped = x.reshape(x.shape[0], num_groups, -1)
-    made = (grouped - grouped.mean(-1, keepdims=True)) / np.sqrt(grouped.var(-1, keepdims=True) + eps)
+    made = (grouped - grouped.mean(-1, keepdims=True)) / np.sqrt(
+        grouped.var(-1, keepdims=True) + eps
+    )
     per_channel = (1, -1) + (1,) * (x.ndim - 2)
     made = made.reshape(x.shape)
     made = made if weight is None else made * weight.reshape(per_channel)

@@ -78,7 +78,12 @@ def _last_two(name: str, x: Expr, dim: Any) -> tuple[int, int]:
 
 
 def _ref_matrix_norm(
-    a: np.ndarray, ord: Any = "fro", dim: Any = (-2, -1), keepdim: bool = False, *, dtype: Any = None
+    a: np.ndarray,
+    ord: Any = "fro",
+    dim: Any = (-2, -1),
+    keepdim: bool = False,
+    *,
+    dtype: Any = None,
 ) -> Any:
     return np.linalg.norm(a, ord, axis=tuple(dim), keepdims=keepdim)
 

@@ -28,7 +28,9 @@ MODES = ("constant", "reflect", "replicate", "circular")
 def _ref_pad(x: np.ndarray, pad: Any, mode: str = "constant", value: float | None = None) -> Any:
     pairs = [(0, 0)] * (x.ndim - len(pad) // 2)
     pairs += [(pad[k], pad[k + 1]) for k in range(len(pad) - 2, -1, -2)]
-    cut = x[tuple(slice(max(-a, 0), n - max(-b, 0)) for n, (a, b) in zip(x.shape, pairs, strict=True))]
+    cut = x[
+        tuple(slice(max(-a, 0), n - max(-b, 0)) for n, (a, b) in zip(x.shape, pairs, strict=True))
+    ]
     grown = [(max(a, 0), max(b, 0)) for a, b in pairs]
     if mode == "constant":
         return np.pad(cut, grown, constant_values=value or 0)
@@ -48,11 +50,24 @@ def _ref_pad(x: np.ndarray, pad: Any, mode: str = "constant", value: float | Non
     errors=(
         Case(T(3), (1,), match="Padding length must be divisible by 2"),
         Case(T(3), (1, 1, 1, 1), match="Padding length should be less than or equal to two times"),
-        Case(T(2, 3), (3, 0), "reflect", match="Padding size should be less than the corresponding input"),
-        Case(T(2, 3), (1, 0), "mirror", match="Unrecognised padding mode mirror", error=NotImplementedError),
+        Case(
+            T(2, 3),
+            (3, 0),
+            "reflect",
+            match="Padding size should be less than the corresponding input",
+        ),
+        Case(
+            T(2, 3),
+            (1, 0),
+            "mirror",
+            match="Unrecognised padding mode mirror",
+            error=NotImplementedError,
+        ),
     ),
 )
-def pad(input: Expr, pad: Sequence[int], mode: str = "constant", value: float | None = None) -> Expr:
+def pad(
+    input: Expr, pad: Sequence[int], mode: str = "constant", value: float | None = None
+) -> Expr:
     """`input` grown at both ends of its last axes, as torch.nn.functional.pad.
 
     Parameters
@@ -72,8 +87,12 @@ def pad(input: Expr, pad: Sequence[int], mode: str = "constant", value: float | 
             f"padding length {len(amounts)} and input of dimension {input.ndim}"
         )
     if mode not in MODES:
-        raise NotImplementedError(f"pad: Unrecognised padding mode {mode}; use one of {', '.join(MODES)}")
-    pairs = {input.ndim - 1 - k // 2: (amounts[k], amounts[k + 1]) for k in range(0, len(amounts), 2)}
+        raise NotImplementedError(
+            f"pad: Unrecognised padding mode {mode}; use one of {', '.join(MODES)}"
+        )
+    pairs = {
+        input.ndim - 1 - k // 2: (amounts[k], amounts[k + 1]) for k in range(0, len(amounts), 2)
+    }
     if mode == "constant":
         return _constant_pad(input, pairs, 0 if value is None else value)
     if value is not None and value != 0:
@@ -155,7 +174,13 @@ def overlap_add(g: Expr, shape: tuple[int, ...], dim: int, step: int) -> Expr:
         return moved_axis(put_sum(rows, starts + iota(count=size), size=(shape[dim],)), 0, dim)
     total: Expr | None = None
     for r in range(rounds):
-        part = _laid_out(sliced(windows, dim, r, -(-(count - r) // rounds), rounds), shape, dim, r * step, rounds * step)
+        part = _laid_out(
+            sliced(windows, dim, r, -(-(count - r) // rounds), rounds),
+            shape,
+            dim,
+            r * step,
+            rounds * step,
+        )
         total = part if total is None else add(total, part)
     assert total is not None
     return total

@@ -59,7 +59,9 @@ class _Pool:
         )
         for what, values in (("kernel_size", kernel), ("stride", steps), ("dilation", spread)):
             if any(v <= 0 for v in values):
-                raise RuntimeError(f"{name}() {what} must be greater than zero, but got {list(values)}")
+                raise RuntimeError(
+                    f"{name}() {what} must be greater than zero, but got {list(values)}"
+                )
         if any(p < 0 or p > k // 2 for p, k in zip(each, kernel, strict=True)):
             raise RuntimeError(
                 f"{name}() padding should be at most half of kernel size, but got padding={list(each)} and "
@@ -130,7 +132,9 @@ def _average_pool(pool: _Pool, x: Expr, count_include_pad: bool, divisor: int | 
     ):
         inside = size + 2 * before if count_include_pad else size
         edge = (0, beyond) if count_include_pad else (before, before + beyond)
-        line = Frame(pool.frame.kernel[axis : axis + 1], pool.frame.stride[axis : axis + 1], [edge], (1,))
+        line = Frame(
+            pool.frame.kernel[axis : axis + 1], pool.frame.stride[axis : axis + 1], [edge], (1,)
+        )
         number = total(line.windows(full(1.0, (inside,), x.dtype)), -1)
         number = reshape(number, (number.shape[0], *(1,) * (axes - 1 - axis)))
         counts = number if counts is None else mul(counts, number)
@@ -221,7 +225,9 @@ _WIDE = Case(T(1, 1, 4), 2, None, 2, match="padding should be at most half of ke
     errors=(
         _SMALL,
         _WIDE,
-        Case(T(4), 2, match=r"Expected 2D or 3D \(batch mode\) tensor with optional 0 dim batch size"),
+        Case(
+            T(4), 2, match=r"Expected 2D or 3D \(batch mode\) tensor with optional 0 dim batch size"
+        ),
         Case(T(1, 1, 4), 0, match="kernel_size must be greater than zero, but got"),
     ),
 )
@@ -308,6 +314,8 @@ def avg_pool2d(
 ) -> Expr:
     """The mean of each window, or its sum over another divisor."""
     if divisor_override == 0:
-        raise RuntimeError("avg_pool2d: divisor must be not zero (got 0); leave it out for the mean")
+        raise RuntimeError(
+            "avg_pool2d: divisor must be not zero (got 0); leave it out for the mean"
+        )
     pool = _Pool("avg_pool2d", input, kernel_size, stride, padding, 1, ceil_mode, 2)
     return _average_pool(pool, input, count_include_pad, divisor_override)

@@ -160,7 +160,9 @@ class last_write(Index):
         number = numbered(indices[0])
         winner = last_write(number, *indices, size=(count, *size))
         # Each batch element counts its own writes from 0.
-        before = reshape(iota(count=count), (count, *(1,) * len(size))) * (number.size // max(count, 1))
+        before = reshape(iota(count=count), (count, *(1,) * len(size))) * (
+            number.size // max(count, 1)
+        )
         return where(ge(winner, 0), winner - before, -1)
 
     def ref(*indices: np.ndarray, size: tuple[int, ...]) -> Any:
@@ -179,6 +181,7 @@ class checked_positions(Index):
     """
 
     public = False
+    native = "positions"
     attributes = ("size", "dim", "negative")
     nodiff = "integers"
     samples = (Case(T(5, dtype="int", lo=-4, hi=3), size=4, dim=0, negative=True),)

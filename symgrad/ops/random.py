@@ -55,7 +55,9 @@ class random_values(Library):
 
     def shape(key: Expr, *, kind: str, size: tuple[int, ...], dtype: DType) -> tuple[int, ...]:
         if kind not in KINDS:
-            raise RuntimeError(f"random_values: unknown kind {kind!r}; use one of {', '.join(KINDS)}")
+            raise RuntimeError(
+                f"random_values: unknown kind {kind!r}; use one of {', '.join(KINDS)}"
+            )
         return size
 
     def result_dtype(self, key: Expr, *, kind: str, size: tuple[int, ...], dtype: DType) -> DType:

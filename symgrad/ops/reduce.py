@@ -74,9 +74,7 @@ def merged(x: Expr, dims: tuple[int, ...]) -> tuple[Expr, int]:
     return reshape(moved, (*moved.shape[: len(kept)], count_of(x.shape, dims))), len(kept)
 
 
-def whole(
-    name: str, primitive: Callable[..., Expr], x: Expr, dim: Dims, keepdim: bool
-) -> Expr:
+def whole(name: str, primitive: Callable[..., Expr], x: Expr, dim: Dims, keepdim: bool) -> Expr:
     """Apply a one-axis reduction over several axes made one."""
     dims = reduced_dims(name, x, dim)
     result = x
@@ -133,7 +131,12 @@ class sum_axis(Reduce):
     combine = "add"
     linear = "joint"
     identity = -0.0
-    samples = (Case(T(3, 4), dim=1), Case(T(800), dim=0), Case(T(4, 3), dim=0), Case(T(0, 3), dim=0))
+    samples = (
+        Case(T(3, 4), dim=1),
+        Case(T(800), dim=0),
+        Case(T(4, 3), dim=0),
+        Case(T(0, 3), dim=0),
+    )
 
     def ref(x: np.ndarray, *, dim: int) -> Any:
         return np.sum(x, axis=dim)

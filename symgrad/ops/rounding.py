@@ -106,7 +106,9 @@ class round(Rounding):
         if decimals == 0:
             return Elementwise.__call__(self, input)  # type: ignore[arg-type]
         if input.dtype.category != 2:
-            raise not_implemented("round", input.dtype, "leave decimals at 0 or convert to a floating type")
+            raise not_implemented(
+                "round", input.dtype, "leave decimals at 0 or convert to a floating type"
+            )
         unit = 10.0 ** abs(decimals)
         if decimals > 0:
             return div(self(mul(input, unit)), unit)  # type: ignore[no-any-return]

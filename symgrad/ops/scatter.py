@@ -45,7 +45,9 @@ def index_of(name: str, index: Any) -> Expr:
 
 def _vector(name: str, index: Expr) -> Expr:
     if _integers(name, index).ndim > 1:
-        raise IndexError(f"{name}(): Index is supposed to be a vector (got {index.ndim} dimensions)")
+        raise IndexError(
+            f"{name}(): Index is supposed to be a vector (got {index.ndim} dimensions)"
+        )
     return reshape(index, (index.size,))  # type: ignore[no-any-return]
 
 
@@ -244,8 +246,16 @@ _SCATTER_SAMPLES = (
     Case(T(3), 0, ints_below(0, below=3), T(0)),
 )
 _SCATTER_ERRORS = (
-    Case(T(3), 0, np.array([3]), T(1), match="index 3 is out of bounds for dimension 0 with size 3"),
-    Case(T(3), 0, ints_below(2, below=3), T(1), match=r"Expected index \[2\] to be no larger than src \[1\]"),
+    Case(
+        T(3), 0, np.array([3]), T(1), match="index 3 is out of bounds for dimension 0 with size 3"
+    ),
+    Case(
+        T(3),
+        0,
+        ints_below(2, below=3),
+        T(1),
+        match=r"Expected index \[2\] to be no larger than src \[1\]",
+    ),
     Case(T(3, 2), 0, ints_below(2, below=3), T(2), match="same number of dimensions"),
 )
 
@@ -256,7 +266,13 @@ _SCATTER_ERRORS = (
     errors=_SCATTER_ERRORS,
 )
 def scatter(
-    input: Expr, dim: int, index: Expr, src: Any = None, *, value: Any = None, reduce: str | None = None
+    input: Expr,
+    dim: int,
+    index: Expr,
+    src: Any = None,
+    *,
+    value: Any = None,
+    reduce: str | None = None,
 ) -> Expr:
     """`input` with elements of `src` written along an axis, one position per element.
 
@@ -266,7 +282,9 @@ def scatter(
     if reduce is not None:
         names = {"add": "sum", "multiply": "prod"}
         if reduce not in names:
-            raise RuntimeError(f"scatter: reduce argument must be either add or multiply (got {reduce!r})")
+            raise RuntimeError(
+                f"scatter: reduce argument must be either add or multiply (got {reduce!r})"
+            )
         if not isinstance(written, Expr):
             written = full(written, index_of("scatter", index).shape, input.dtype)
         from symgrad.ops.grouped import scatter_reduce
@@ -298,7 +316,9 @@ def scatter_add(input: Expr, dim: int, index: Expr, src: Expr) -> Expr:
 # -- writing, one index per slice ---------------------------------------------------------
 
 
-def _ref_index_add(x: np.ndarray, dim: int, index: Any, source: np.ndarray, *, alpha: Any = 1) -> Any:
+def _ref_index_add(
+    x: np.ndarray, dim: int, index: Any, source: np.ndarray, *, alpha: Any = 1
+) -> Any:
     out = np.moveaxis(np.array(x), dim, 0)
     np.add.at(out, index, alpha * np.moveaxis(source, dim, 0))
     return np.moveaxis(out, 0, dim)
@@ -371,7 +391,14 @@ def _ref_index_copy(x: np.ndarray, dim: int, index: Any, source: np.ndarray) -> 
     samples=_SLICE_SAMPLES,
     errors=(
         Case(T(3), 0, np.array([5]), T(1), match="index 5 is out of bounds", error=IndexError),
-        Case(T(3), 0, np.array([0]), T(2), match=r"Number of indices \(1\) should be equal", error=IndexError),
+        Case(
+            T(3),
+            0,
+            np.array([0]),
+            T(2),
+            match=r"Number of indices \(1\) should be equal",
+            error=IndexError,
+        ),
     ),
 )
 def index_copy(input: Expr, dim: int, index: Expr, source: Expr) -> Expr:
@@ -390,7 +417,10 @@ def _ref_index_fill(x: np.ndarray, dim: int, index: Any, value: float) -> Any:
 
 @composite(
     ref=_ref_index_fill,
-    samples=(Case(T(4, 3), 0, ints_below(2, below=4), 1.5), Case(T(2, 4), 1, ints_below(3, below=4), -1.0)),
+    samples=(
+        Case(T(4, 3), 0, ints_below(2, below=4), 1.5),
+        Case(T(2, 4), 1, ints_below(3, below=4), -1.0),
+    ),
     errors=(Case(T(3), 0, np.array([7]), 0.0, match="index 7 is out of bounds", error=IndexError),),
 )
 def index_fill(input: Expr, dim: int, index: Expr, value: Any) -> Expr:
@@ -520,7 +550,9 @@ def masked_fill(input: Expr, mask: Expr, value: Any) -> Expr:
             "masked_fill: masked_fill only supports a 0-dimensional value tensor, but got tensor with "
             f"{value.ndim} dimension(s); use where"
         )
-    filler = cast_to(value, input.dtype) if isinstance(value, Expr) else constant(value, input.dtype)
+    filler = (
+        cast_to(value, input.dtype) if isinstance(value, Expr) else constant(value, input.dtype)
+    )
     return where(_condition("masked_fill", mask), filler, input)  # type: ignore[no-any-return]
 
 
@@ -531,7 +563,9 @@ def masked_fill(input: Expr, mask: Expr, value: Any) -> Expr:
 )
 def masked_select(input: Expr, mask: Expr) -> Expr:
     """The elements where the mask holds, in a vector; the mask's values must be known."""
-    shape = broadcast_shapes("masked_select", [input.shape, _condition("masked_select", mask).shape])
+    shape = broadcast_shapes(
+        "masked_select", [input.shape, _condition("masked_select", mask).shape]
+    )
     return getitem(expand(input, shape), expand(mask, shape))
 
 
@@ -543,9 +577,17 @@ def _ref_masked_scatter(x: np.ndarray, mask: np.ndarray, source: np.ndarray) -> 
 
 @composite(
     ref=_ref_masked_scatter,
-    samples=(Case(T(2, 3), T(2, 3, dtype="bool"), T(6)), Case(T(2, 3), T(3, dtype="bool"), T(2, 4))),
+    samples=(
+        Case(T(2, 3), T(2, 3, dtype="bool"), T(6)),
+        Case(T(2, 3), T(3, dtype="bool"), T(2, 4)),
+    ),
     errors=(
-        Case(T(3), np.ones(3, bool), T(2), match="number of elements of source < number of ones in mask"),
+        Case(
+            T(3),
+            np.ones(3, bool),
+            T(2),
+            match="number of elements of source < number of ones in mask",
+        ),
     ),
 )
 def masked_scatter(input: Expr, mask: Expr, source: Expr) -> Expr:
@@ -553,7 +595,9 @@ def masked_scatter(input: Expr, mask: Expr, source: Expr) -> Expr:
     from symgrad.ops.cumulative import cumsum
 
     condition = mask if isinstance(mask, Expr) else known(np.asarray(mask))
-    shape = broadcast_shapes("masked_scatter", [input.shape, _condition("masked_scatter", condition).shape])
+    shape = broadcast_shapes(
+        "masked_scatter", [input.shape, _condition("masked_scatter", condition).shape]
+    )
     chosen = line(expand(condition, shape))
     if not chosen.size:
         return expand(input, shape)  # type: ignore[no-any-return]

@@ -107,7 +107,9 @@ def searchsorted(
     if side not in (None, "left", "right"):
         raise RuntimeError(f"searchsorted: side can only be 'left' or 'right' but got {side}")
     if side == "left" and right:
-        raise RuntimeError("searchsorted: side and right can't be set to opposites, got side of left while right was True")
+        raise RuntimeError(
+            "searchsorted: side and right can't be set to opposites, got side of left while right was True"
+        )
     rows = sorted_sequence
     if not rows.ndim:
         raise RuntimeError("searchsorted: sorted_sequence needs at least one dimension (got 0-d)")
@@ -134,7 +136,9 @@ def searchsorted(
     samples=(Case(T(2, 3), T(4, make=_ascending)), Case(T(5), T(4, make=_ascending), right=True)),
     errors=(Case(T(3), T(2, 2), match="boundaries tensor must be 1 dimension"),),
 )
-def bucketize(input: Any, boundaries: Expr, *, out_int32: bool = False, right: bool = False) -> Expr:
+def bucketize(
+    input: Any, boundaries: Expr, *, out_int32: bool = False, right: bool = False
+) -> Expr:
     """The bucket of each element, between ascending boundaries."""
     if boundaries.ndim != 1:
         raise RuntimeError(
@@ -195,7 +199,11 @@ def _parts(found: Any, with_inverse: bool, with_counts: bool) -> Any:
 
 
 def _ref_unique(
-    x: np.ndarray, sorted: bool = True, return_inverse: bool = False, return_counts: bool = False, dim: Any = None
+    x: np.ndarray,
+    sorted: bool = True,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    dim: Any = None,
 ) -> Any:
     return np.unique(x, return_inverse=return_inverse, return_counts=return_counts, axis=dim)
 
@@ -226,7 +234,9 @@ def unique(
     axis = None if dim is None else wrap_dim("unique", dim, input.ndim)
     found, inverse, counts = np.unique(value, return_inverse=True, return_counts=True, axis=axis)
     inverse = inverse.reshape(value.shape if axis is None else (value.shape[axis],))
-    return _parts((found, inverse.astype(np.int64), counts.astype(np.int64)), return_inverse, return_counts)
+    return _parts(
+        (found, inverse.astype(np.int64), counts.astype(np.int64)), return_inverse, return_counts
+    )
 
 
 def _ref_consecutive(x: np.ndarray, *args: Any, **kwargs: Any) -> Any:

@@ -43,7 +43,11 @@ class sort_positions(Library):
     eager_check = False
     attributes = ("descending",)
     nodiff = "integers"
-    samples = (Case(T(3, 4), descending=False), Case(T(5), descending=True), Case(T(0), descending=False))
+    samples = (
+        Case(T(3, 4), descending=False),
+        Case(T(5), descending=True),
+        Case(T(0), descending=False),
+    )
 
     def shape(x: Expr, *, descending: bool) -> tuple[int, ...]:
         return x.shape
@@ -63,7 +67,9 @@ def _sorted(name: str, x: Expr, dim: int, descending: bool) -> tuple[Expr, Expr,
     at = wrap_dim(name, dim, x.ndim)
     line = x if x.ndim else reshape(x, (1,))
     order = moved_axis(
-        sort_positions(moved_axis(line, at, line.ndim - 1), descending=descending), line.ndim - 1, at
+        sort_positions(moved_axis(line, at, line.ndim - 1), descending=descending),
+        line.ndim - 1,
+        at,
     )
     return picked(line, at, order), order, at
 
@@ -86,7 +92,9 @@ def _ref_sort(x: np.ndarray, dim: int = -1, descending: bool = False, stable: bo
     ),
     errors=(Case(T(3), 1, match="Dimension out of range", error=IndexError),),
 )
-def sort(input: Expr, dim: int = -1, descending: bool = False, stable: bool = False) -> ValuesIndices:
+def sort(
+    input: Expr, dim: int = -1, descending: bool = False, stable: bool = False
+) -> ValuesIndices:
     """The elements sorted along a dimension, and where they were; always stable."""
     values, order, _ = _sorted("sort", input, dim, descending)
     return ValuesIndices(reshape(values, input.shape), reshape(order, input.shape))
@@ -107,7 +115,9 @@ def msort(input: Expr) -> Expr:
     return sort(input, 0).values  # type: ignore[no-any-return]
 
 
-def _ref_topk(x: np.ndarray, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Any:
+def _ref_topk(
+    x: np.ndarray, k: int, dim: int = -1, largest: bool = True, sorted: bool = True
+) -> Any:
     values, order = _ref_sort(x, dim, largest)
     return np.take(values, range(k), dim), np.take(order, range(k), dim)
 
@@ -130,7 +140,9 @@ def topk(
     return ValuesIndices(sliced(values, at, 0, k), sliced(order, at, 0, k))
 
 
-def _ranked(values: Expr, order: Expr, at: int, rank: Any, keepdim: bool, shape: tuple[int, ...]) -> ValuesIndices:
+def _ranked(
+    values: Expr, order: Expr, at: int, rank: Any, keepdim: bool, shape: tuple[int, ...]
+) -> ValuesIndices:
     """The element of a rank along a dimension."""
     parts = [select(values, at, rank), select(order, at, rank)]
     if keepdim and shape:
@@ -153,7 +165,9 @@ def kthvalue(input: Expr, k: int, dim: int = -1, keepdim: bool = False) -> Value
     """The k-th smallest element along a dimension, and where it is."""
     at = wrap_dim("kthvalue", dim, input.ndim)
     if not 1 <= k <= (input.shape[at] if input.ndim else 1):
-        raise RuntimeError(f"kthvalue: kthvalue(): selected number k out of range for dimension {at} (got {k})")
+        raise RuntimeError(
+            f"kthvalue: kthvalue(): selected number k out of range for dimension {at} (got {k})"
+        )
     values, order, at = _sorted("kthvalue", input, dim, False)
     return _ranked(values, order, at, k - 1, keepdim, input.shape)
 
@@ -169,8 +183,16 @@ def _ref_median(x: np.ndarray, dim: Any = None, keepdim: bool = False) -> Any:
 
 @composite(
     ref=_ref_median,
-    samples=(Case(T(5)), Case(T(2, 4)), Case(T(0), smooth=False), Case(T(3, 4), 1), Case(T(3, 4), 0, True)),
-    errors=(Case(T(2, 0), 1, match="Expected reduction dim 1 to have non-zero size", error=IndexError),),
+    samples=(
+        Case(T(5)),
+        Case(T(2, 4)),
+        Case(T(0), smooth=False),
+        Case(T(3, 4), 1),
+        Case(T(3, 4), 0, True),
+    ),
+    errors=(
+        Case(T(2, 0), 1, match="Expected reduction dim 1 to have non-zero size", error=IndexError),
+    ),
 )
 def median(input: Expr, dim: int | None = None, keepdim: bool = False) -> Any:
     """The lower median of all elements, or along a dimension with where it is; NaN if there is one."""

@@ -58,6 +58,7 @@ def _lerche(s: int, terms: int) -> list[float]:
 @op
 class sigmoid(Unary):
     """Logistic function 1 / (1 + exp(-x)), with its full lower tail."""
+
     parts = complex_forms.sigmoid
 
     def ref(x: Any) -> Any:
@@ -282,7 +283,10 @@ class sine_quotient(UnaryOfOrder):
                 z = mpmath.mpf(v)
                 if abs(z) < 4:
                     terms = (
-                        (-1) ** k * z ** (2 * k - order) / mpmath.factorial(2 * k - order) / (2 * k + 1)
+                        (-1) ** k
+                        * z ** (2 * k - order)
+                        / mpmath.factorial(2 * k - order)
+                        / (2 * k + 1)
                         for k in range((order + 1) // 2, 60)
                     )
                     return float(mpmath.fsum(terms))
@@ -461,7 +465,9 @@ class digamma(PositiveUnary):
                 return -math.copysign(math.inf, v)
             if math.isinf(v):
                 return v if v > 0 else math.nan
-            return math.nan if v != v or (v < 0 and v == math.floor(v)) else float(mpmath.digamma(v))
+            return (
+                math.nan if v != v or (v < 0 and v == math.floor(v)) else float(mpmath.digamma(v))
+            )
 
         return np.vectorize(one, otypes=[float])(x)
 
@@ -589,5 +595,7 @@ def _ref_polygamma(n: int, x: Any) -> Any:
 def polygamma(n: int, input: Expr) -> Expr:
     """The n-th derivative of digamma."""
     if n < 0:
-        raise RuntimeError(f"polygamma(n, x) does not support negative n (got {n}); integrate instead")
+        raise RuntimeError(
+            f"polygamma(n, x) does not support negative n (got {n}); integrate instead"
+        )
     return digamma(input) if n == 0 else polygamma_of_order(input, n=n)  # type: ignore[no-any-return]

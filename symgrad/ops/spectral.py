@@ -77,8 +77,14 @@ def _tangent(n: Expr, along: Sequence[Expr | None]) -> Expr | None:
     rule = n.op.rule
     total: Expr | None = None
     if rule == "adjoint":
-        args = [a if t is None and a.dtype.category != 2 else t for a, t in zip(n.args, along, strict=True)]
-        args = [full(0.0, a.shape, a.dtype) if t is None else t for a, t in zip(n.args, args, strict=True)]
+        args = [
+            a if t is None and a.dtype.category != 2 else t
+            for a, t in zip(n.args, along, strict=True)
+        ]
+        args = [
+            full(0.0, a.shape, a.dtype) if t is None else t
+            for a, t in zip(n.args, args, strict=True)
+        ]
         return n.op(*args, **attrs)
     if rule == "vjp":
         (t,) = along
@@ -310,7 +316,11 @@ def recognised(left: Expr, right: Expr, value: Expr) -> Expr:
     if right.op is permute and vectors_of(right.args[0]) is not None:
         vectors = right.args[0]
         if _is_flipped(right, vectors):
-            f = _factors(left, vectors, across=False) if left.op is mul else _diagonal_factor(left, vectors)
+            f = (
+                _factors(left, vectors, across=False)
+                if left.op is mul
+                else _diagonal_factor(left, vectors)
+            )
     elif vectors_of(left) is not None:
         vectors = left
         if right.op is mul and any(_is_flipped(a, vectors) for a in right.args):

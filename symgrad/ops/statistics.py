@@ -254,7 +254,9 @@ def std(
 
 
 def _with_mean(ref: Callable[..., Any]) -> Callable[..., Any]:
-    def both(x: np.ndarray, dim: Any = None, unbiased: Any = None, keepdim: bool = False, **k: Any) -> Any:
+    def both(
+        x: np.ndarray, dim: Any = None, unbiased: Any = None, keepdim: bool = False, **k: Any
+    ) -> Any:
         axis = None if isinstance(dim, bool) else dim
         return ref(x, dim, unbiased, keepdim, **k), _ref_mean(x, axis, keepdim)
 
@@ -330,7 +332,9 @@ def norm_over(name: str, x: Expr, p: float, dim: Dims, keepdim: bool) -> Expr:
     return _power_norm(x, float(p), dims, keepdim)
 
 
-def _ref_norm(x: np.ndarray, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+def _ref_norm(
+    x: np.ndarray, p: Any = "fro", dim: Any = None, keepdim: bool = False, dtype: Any = None
+) -> Any:
     order = 2.0 if p in ("fro", None) else float(p)
     axes = numpy_axis(dim)
     size = np.abs(x)
@@ -442,7 +446,9 @@ def trace(input: Expr) -> Expr:
     return sum(diagonal(input))
 
 
-def _ref_cov(x: np.ndarray, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
+def _ref_cov(
+    x: np.ndarray, *, correction: int = 1, fweights: Any = None, aweights: Any = None
+) -> Any:
     made = np.cov(x, ddof=correction, fweights=fweights, aweights=aweights)
     return np.asarray(made).astype(x.dtype)
 
@@ -491,7 +497,9 @@ def cov(
     return reshape(result, ()) if result.size == 1 else result
 
 
-@composite(ref=lambda x: np.asarray(np.corrcoef(x)).astype(x.dtype), samples=(Case(T(3, 5)), Case(T(5))))
+@composite(
+    ref=lambda x: np.asarray(np.corrcoef(x)).astype(x.dtype), samples=(Case(T(3, 5)), Case(T(5)))
+)
 def corrcoef(input: Expr) -> Expr:
     """Correlation coefficients of variables in rows, observations in columns."""
     matrix = cov(input)

@@ -173,7 +173,9 @@ class LBFGS(Optimizer):
     ) -> None:
         check_at_least_zero("learning rate", lr)
         if line_search_fn not in (None, "strong_wolfe"):
-            raise RuntimeError(f"only 'strong_wolfe' is supported (got line_search_fn={line_search_fn!r})")
+            raise RuntimeError(
+                f"only 'strong_wolfe' is supported (got line_search_fn={line_search_fn!r})"
+            )
         defaults = {
             "lr": lr, "max_iter": max_iter,
             "max_eval": max_iter * 5 // 4 if max_eval is None else max_eval,

@@ -125,7 +125,10 @@ class LambdaLR(LRScheduler):
 
     def get_lr(self) -> list[Any]:
         """The rates of this step."""
-        return [base * f(self.last_epoch) for base, f in zip(self.base_lrs, self.lr_lambdas, strict=True)]
+        return [
+            base * f(self.last_epoch)
+            for base, f in zip(self.base_lrs, self.lr_lambdas, strict=True)
+        ]
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the optimiser and the functions."""
@@ -177,7 +180,11 @@ class MultiStepLR(LRScheduler):
     """The rate times gamma at each of the milestones."""
 
     def __init__(
-        self, optimizer: Optimizer, milestones: Sequence[int], gamma: float = 0.1, last_epoch: int = -1
+        self,
+        optimizer: Optimizer,
+        milestones: Sequence[int],
+        gamma: float = 0.1,
+        last_epoch: int = -1,
     ) -> None:
         self.milestones = Counter(milestones)
         self.gamma = gamma
@@ -198,7 +205,11 @@ class ConstantLR(LRScheduler):
     """The rate times a factor until step `total_iters`."""
 
     def __init__(
-        self, optimizer: Optimizer, factor: float = 1.0 / 3, total_iters: int = 5, last_epoch: int = -1
+        self,
+        optimizer: Optimizer,
+        factor: float = 1.0 / 3,
+        total_iters: int = 5,
+        last_epoch: int = -1,
     ) -> None:
         if not 0 <= factor <= 1.0:
             raise ValueError("Constant multiplicative factor expected to be between 0 and 1.")
@@ -216,7 +227,10 @@ class ConstantLR(LRScheduler):
 
     def closed_form(self) -> list[Any]:
         """The rates of step `last_epoch`."""
-        return [base * (self.factor if self.last_epoch < self.total_iters else 1) for base in self.base_lrs]
+        return [
+            base * (self.factor if self.last_epoch < self.total_iters else 1)
+            for base in self.base_lrs
+        ]
 
 
 class LinearLR(LRScheduler):
@@ -295,7 +309,8 @@ class CosineAnnealingLR(LRScheduler):
         if (self.last_epoch - 1 - self.T_max) % (2 * self.T_max) == 0:
             rise = (1 - math.cos(math.pi / self.T_max)) / 2
             return [
-                lr + (base - self.eta_min) * rise for lr, base in zip(self._lrs, self.base_lrs, strict=True)
+                lr + (base - self.eta_min) * rise
+                for lr, base in zip(self._lrs, self.base_lrs, strict=True)
             ]
         ratio = self._height(self.last_epoch) / self._height(self.last_epoch - 1)
         return [ratio * (lr - self.eta_min) + self.eta_min for lr in self._lrs]
@@ -342,7 +357,9 @@ class OneCycleLR(LRScheduler):
         _check_optimizer(optimizer)
         if total_steps is None:
             if epochs is None or steps_per_epoch is None:
-                raise ValueError("You must define either total_steps OR (epochs AND steps_per_epoch)")
+                raise ValueError(
+                    "You must define either total_steps OR (epochs AND steps_per_epoch)"
+                )
             total_steps = epochs * steps_per_epoch
         if not isinstance(total_steps, int) or total_steps <= 0:
             raise ValueError(f"Expected positive integer total_steps, but got {total_steps}")
@@ -378,7 +395,9 @@ class OneCycleLR(LRScheduler):
         """The rates of this step; momentum is set too."""
         step = self.last_epoch
         if step > self.total_steps:
-            raise ValueError(f"Tried to step {step} times. The total number of steps is {self.total_steps}")
+            raise ValueError(
+                f"Tried to step {step} times. The total number of steps is {self.total_steps}"
+            )
         low, high = self.momenta
         rates = []
         for group in self.optimizer.param_groups:
@@ -453,9 +472,13 @@ class SequentialLR(LRScheduler):
 class ChainedScheduler(LRScheduler):
     """Schedulers all at once: each goes on from what the one before it set."""
 
-    def __init__(self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None) -> None:
+    def __init__(
+        self, schedulers: Sequence[LRScheduler], optimizer: Optimizer | None = None
+    ) -> None:
         if not schedulers:
-            raise ValueError("ChainedScheduler expects at least one scheduler to be chained, but got none.")
+            raise ValueError(
+                "ChainedScheduler expects at least one scheduler to be chained, but got none."
+            )
         self._schedulers = list(schedulers)
         self.optimizer = optimizer or schedulers[0].optimizer
         _refuse_others(self.optimizer, schedulers)

@@ -250,7 +250,10 @@ class Optimizer:
         for own, new in pairs:
             of_number.update(zip(new["params"], own["params"], strict=True))
             groups.append(
-                {**deepcopy({k: v for k, v in new.items() if k != "params"}), "params": own["params"]}
+                {
+                    **deepcopy({k: v for k, v in new.items() if k != "params"}),
+                    "params": own["params"],
+                }
             )
         state: defaultdict[Tensor, State] = defaultdict(dict)
         counts: dict[float, Tensor] = {}

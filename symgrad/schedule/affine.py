@@ -47,9 +47,7 @@ class Affine:
         return Affine(self.const * factor, tuple((v, k * factor) for v, k in self.terms))
 
     def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Affine) and self.const == other.const and self.terms == other.terms
-        )
+        return isinstance(other, Affine) and self.const == other.const and self.terms == other.terms
 
     def __hash__(self) -> int:
         return hash((self.const, self.terms))

@@ -53,7 +53,18 @@ class Inst:
         Of a "constant".
     """
 
-    __slots__ = ("args", "attrs", "bounds", "dtype", "guard", "kind", "node", "offset", "op", "value")
+    __slots__ = (
+        "args",
+        "attrs",
+        "bounds",
+        "dtype",
+        "guard",
+        "kind",
+        "node",
+        "offset",
+        "op",
+        "value",
+    )
 
     def __init__(self, kind: str, dtype: DType, **fields: Any) -> None:
         self.kind = kind
@@ -116,7 +127,6 @@ class Item:
         self.combine = combine
         self.identity = identity
         self.cumulative = cumulative
-
 
     def drop_unit_axes(self) -> None:
         """Leave out axes of size 1, so that items that differ in them alone share a nest."""
@@ -414,9 +424,7 @@ class NestBuilder:
             terms = joined
         return terms[0]
 
-    def _movement(
-        self, n: Node, at: Index, guard: int, flat: bool, stack: list[Any]
-    ) -> int | None:
+    def _movement(self, n: Node, at: Index, guard: int, flat: bool, stack: list[Any]) -> int | None:
         a = n.args[0]
         if n.op.keeps_order:
             index, into_flat = self._reshaped(n, a, at, flat)

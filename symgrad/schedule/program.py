@@ -122,9 +122,7 @@ class Schedule:
         Numbers of stored nodes worth keeping for a later derivative.
     """
 
-    def __init__(
-        self, graph: Graph, steps: list[Step], stored: list[Node], dear: set[int]
-    ) -> None:
+    def __init__(self, graph: Graph, steps: list[Step], stored: list[Node], dear: set[int]) -> None:
         self.graph = graph
         self.steps = steps
         self.stored = stored
@@ -223,9 +221,7 @@ class _Storage:
         users: dict[int, list[Node]] = {}
         computed = [n for n in self.graph.nodes if n.input < 0]
         long = len(computed) > SEGMENT
-        segment = self.segment = {
-            n.number: place // SEGMENT for place, n in enumerate(computed)
-        }
+        segment = self.segment = {n.number: place // SEGMENT for place, n in enumerate(computed)}
         for n in computed:
             family = n.op.family
             if has_buffer(n):
@@ -239,7 +235,11 @@ class _Storage:
             self._arguments(n, cost)
             if long:
                 for a in n.args:
-                    if a.input < 0 and a.op is not CONSTANT and segment[a.number] != segment[n.number]:
+                    if (
+                        a.input < 0
+                        and a.op is not CONSTANT
+                        and segment[a.number] != segment[n.number]
+                    ):
                         if not self.is_loaded(a):
                             self.store(a)
                             self.local.add(a.number)
@@ -526,7 +526,9 @@ def schedule(graph: Graph) -> Schedule:
         segment = storage.segment[n.number]
         level = max(
             (
-                ready[a.number] if a.input >= 0 or storage.is_loaded_in(a, segment) else inline[a.number]
+                ready[a.number]
+                if a.input >= 0 or storage.is_loaded_in(a, segment)
+                else inline[a.number]
                 for a in n.args
             ),
             default=0,

@@ -154,7 +154,9 @@ def _difference(
         # Only elements that differ too much compete; NaN among them is the greatest.
         ranked = np.where(close, -1.0, np.where(np.isnan(values), np.inf, values))
         at = tuple(int(i) for i in np.unravel_index(int(np.argmax(ranked)), x.shape))
-        lines.append(f"Greatest {word} difference: {values[at].item()} at index {at}{_allowed(bound, how)}")
+        lines.append(
+            f"Greatest {word} difference: {values[at].item()} at index {at}{_allowed(bound, how)}"
+        )
     return "\n".join(lines)
 
 
