@@ -294,10 +294,10 @@ def test_jacobian_equals_differences(transform: Any) -> None:
 @pytest.mark.parametrize("transform", [func.jacrev, func.jacfwd])
 def test_jacobian_when_outputs_are_nested_then_so_is_the_result(transform: Any) -> None:
     x = {"u": tensor([1.0, 2.0]), "v": tensor(3.0)}
-    f = lambda d: (
-        {"s": d["u"].sum(), "p": d["u"] * d["v"], "c": sg.ones(2, dtype=sg.float64)},
-        "aux",
-    )  # noqa: E731
+
+    def f(d: Any) -> Any:
+        return {"s": d["u"].sum(), "p": d["u"] * d["v"], "c": sg.ones(2, dtype=sg.float64)}, "aux"
+
     found, aux = transform(f, has_aux=True)(x)
     assert aux == "aux"
     np.testing.assert_array_equal(array(found["s"]["u"]), [1.0, 1.0])
