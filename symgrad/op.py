@@ -175,6 +175,10 @@ class Op:
     select: ClassVar[Callable[..., tuple[tuple[Expr, Expr | float] | None, ...]]]
     adjoint: ClassVar[Callable[..., tuple[Expr | None, ...]]]
     vjp: ClassVar[Callable[..., tuple[Expr | None, ...]]]
+    ratio: Callable[..., tuple[Expr, Expr]] | None = None
+    """Given a node and its arguments, numerator and denominator of an op that is a quotient of
+    the two: its Taylor coefficients then follow by long division, at half the cost of `partials`.
+    """
     ref: ClassVar[Callable[..., Any]]
     sympy: ClassVar[Callable[..., Any]]
     lower: ClassVar[Callable[..., Any]]

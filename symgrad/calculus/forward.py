@@ -16,7 +16,8 @@ from symgrad.ops.arithmetic import add, keep
 from symgrad.ops.movement import expand, full
 
 
-def _spread(t: Expr, shape: tuple[int, ...]) -> Expr:
+def spread(t: Expr, shape: tuple[int, ...]) -> Expr:
+    """`t` broadcast to a shape."""
     return t if t.shape == shape else expand(t, shape)
 
 
@@ -39,10 +40,11 @@ def _elementwise(node: Expr, tangents: Sequence[Expr | None]) -> Expr | None:
     for part in parts:
         if part is not None:
             total = part if total is None else add(total, part)
-    return None if total is None else _spread(total, node.shape)
+    return None if total is None else spread(total, node.shape)
 
 
-def _linear(node: Expr, tangents: Sequence[Expr | None]) -> Expr:
+def applied(node: Expr, tangents: Sequence[Expr | None]) -> Expr:
+    """The tangent of a linear rule: the op on the tangents, of which there is at least one."""
     op = node.op
     attrs = node.attributes()
     if op.linear == "each":
@@ -65,7 +67,7 @@ def _linear(node: Expr, tangents: Sequence[Expr | None]) -> Expr:
     return op(*args, **attrs)
 
 
-def _transposed(node: Expr, tangents: Sequence[Expr | None]) -> Expr | None:
+def transposed(node: Expr, tangents: Sequence[Expr | None]) -> Expr | None:
     """The tangent of a `vjp` rule: transpose, in g, of its linear pullback."""
     with grad_mode(True):
         probe = input_node(node.shape, node.dtype, grad=True)
@@ -107,9 +109,9 @@ def pushforward(
             if node.op.rule in ("partials", "select"):
                 tangent = _elementwise(node, along)
             elif node.op.rule == "vjp":
-                tangent = _transposed(node, along)
+                tangent = transposed(node, along)
             else:
-                tangent = _linear(node, along)
+                tangent = applied(node, along)
             if tangent is not None:
                 moved[id(node)] = tangent
     return [moved.get(id(n)) for n in outputs]

@@ -1,10 +1,13 @@
 """torch.func's surface: transforms of functions that compose.
 
-Start reading at `symgrad.func.derivatives`; `vmap` is in `symgrad.func.mapping`,
+Start reading at `symgrad.func.transforms`; all orders at once are in `symgrad.func.taylor`, `vmap` is in `symgrad.func.mapping`,
 `functional_call` in `symgrad.func.modules`.
 """
 
-from symgrad.func.derivatives import (
+from symgrad.func.mapping import vmap
+from symgrad.func.modules import functional_call, stack_module_state
+from symgrad.func.taylor import derivatives, jet
+from symgrad.func.transforms import (
     grad,
     grad_and_value,
     hessian,
@@ -15,16 +18,16 @@ from symgrad.func.derivatives import (
     value_and_grad,
     vjp,
 )
-from symgrad.func.mapping import vmap
-from symgrad.func.modules import functional_call, stack_module_state
 
 __all__ = [
+    "derivatives",
     "functional_call",
     "grad",
     "grad_and_value",
     "hessian",
     "jacfwd",
     "jacrev",
+    "jet",
     "jvp",
     "linearize",
     "stack_module_state",

@@ -13,8 +13,8 @@ from symgrad import interface
 from symgrad.calculus.batching import batched, with_batch
 from symgrad.errors import TracedValueError
 from symgrad.expr import Expr
-from symgrad.func.derivatives import wrapped
 from symgrad.func.levels import Argument, Watch, name_of, tracing, watched
+from symgrad.func.transforms import wrapped
 from symgrad.func.tree import flatten, spread, unflatten
 from symgrad.op import STATE, input_node
 from symgrad.ops.arithmetic import where

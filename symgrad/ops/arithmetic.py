@@ -227,6 +227,9 @@ class div(Binary):
         inverse = 1.0 / y
         return inverse, -(out * inverse)
 
+    def ratio(out: Expr, x: Expr, y: Expr) -> Any:
+        return x, y
+
     def lower(b: Any, x: Any, y: Any) -> Any:
         return b.div(x, y)
 

@@ -30,7 +30,8 @@ def wrapped(function: Function, made: Function) -> Function:
     return made
 
 
-def _zeros(like: Expr) -> Expr:
+def zeros(like: Expr) -> Expr:
+    """Zeros in the shape and dtype of a node."""
     return full(0.0, like.shape, like.dtype)
 
 
@@ -109,7 +110,7 @@ def grad_and_value(
         with grad_mode(True):
             start = constant(1.0, y.dtype)
             found = pullback([y], [start], level.leaves)
-        filled = [_zeros(x) if g is None else g for g, x in zip(found, level.leaves, strict=True)]
+        filled = [zeros(x) if g is None else g for g, x in zip(found, level.leaves, strict=True)]
         *gradients, value = level.closed([*filled, y])
         shaped = _shape_as_asked(argnums, unflatten(level.form, gradients))
         return shaped, (value, level.closed_tree(aux)) if has_aux else value
@@ -137,7 +138,7 @@ def value_and_grad(
     return wrapped(func, swapped)
 
 
-def _outputs(value: Any, name: str) -> tuple[list[Expr], Any]:
+def outputs_of(value: Any, name: str) -> tuple[list[Expr], Any]:
     """The nodes of a nesting of tensors, and its form."""
     leaves, form = flatten(value)
     if not leaves:
@@ -152,7 +153,7 @@ def _outputs(value: Any, name: str) -> tuple[list[Expr], Any]:
     return [leaf.expr() for leaf in leaves], form
 
 
-def _vectors(given: Any, form: Any, likes: list[Expr], what: str, to: str) -> list[Expr]:
+def vectors_of(given: Any, form: Any, likes: list[Expr], what: str, to: str) -> list[Expr]:
     """Cotangents or tangents as nodes, checked against what they belong to."""
     leaves, got = flatten(given)
     if got != form:
@@ -203,7 +204,7 @@ def vjp(func: Function, *primals: Any, has_aux: bool = False) -> Any:
     name = "vjp(f, *primals)"
     level = Level(func, primals, range(len(primals)), {})
     output, aux = level.split(has_aux, name)
-    nodes, form = _outputs(output, name)
+    nodes, form = outputs_of(output, name)
     for y in nodes:
         if y.dtype.category < 2:
             raise RuntimeError(
@@ -212,10 +213,10 @@ def vjp(func: Function, *primals: Any, has_aux: bool = False) -> Any:
             )
 
     def pull(cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
-        given = _vectors(cotangents, form, nodes, "cotangents", "outputs to the function")
+        given = vectors_of(cotangents, form, nodes, "cotangents", "outputs to the function")
         with grad_mode(True):
             found = pullback(nodes, given, level.leaves)
-        filled = [_zeros(x) if g is None else g for g, x in zip(found, level.leaves, strict=True)]
+        filled = [zeros(x) if g is None else g for g, x in zip(found, level.leaves, strict=True)]
         return unflatten(level.form, level.closed(filled))
 
     value = unflatten(form, level.closed(nodes))
@@ -253,9 +254,9 @@ def jvp(
             f"{name}: Expected primals to be a tuple. E.g. it should be valid to call f(*primals)."
         )
     level = Level(func, primals, range(len(primals)), {})
-    given = _vectors(tangents, level.form, level.sources, "tangents", "primals")
+    given = vectors_of(tangents, level.form, level.sources, "tangents", "primals")
     output, aux = level.split(has_aux, name)
-    nodes, form = _outputs(output, name)
+    nodes, form = outputs_of(output, name)
     with grad_mode(True):
         moved = pushforward(nodes, level.leaves, given)
     if strict and any(t is None for t in moved):
@@ -263,7 +264,7 @@ def jvp(
             "jvp(f, primals, tangents, strict=True): The output of f is independent of the inputs. "
             "This is not allowed with strict=True."
         )
-    filled = [_zeros(y) if t is None else t for t, y in zip(moved, nodes, strict=True)]
+    filled = [zeros(y) if t is None else t for t, y in zip(moved, nodes, strict=True)]
     both = level.closed([*nodes, *filled])
     value = unflatten(form, both[: len(nodes)])
     tangent = unflatten(form, both[len(nodes) :])
@@ -291,15 +292,15 @@ def linearize(func: Function, *primals: Any) -> tuple[Any, Function]:
     (tensor([2., 0.]), tensor([0., 4.]))
     """
     level = Level(func, primals, range(len(primals)), {})
-    nodes, form = _outputs(level.result, "linearize(f, *primals)")
+    nodes, form = outputs_of(level.result, "linearize(f, *primals)")
     places = [input_node(x.shape, x.dtype) for x in level.leaves]
     with grad_mode(True):
         moved = pushforward(nodes, level.leaves, places)
-    filled = [_zeros(y) if t is None else t for t, y in zip(moved, nodes, strict=True)]
+    filled = [zeros(y) if t is None else t for t, y in zip(moved, nodes, strict=True)]
     linear = [t.expr() for t in level.closed(filled)]
 
     def move(*tangents: Any) -> Any:
-        given = _vectors(tangents, level.form, level.sources, "tangents", "primals")
+        given = vectors_of(tangents, level.form, level.sources, "tangents", "primals")
         return unflatten(form, [Tensor(t) for t in replaced(linear, places, given)])
 
     return unflatten(form, level.closed(nodes)), move
@@ -317,7 +318,7 @@ def _jacobian(
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         level = Level(func, args, argument_places(argnums, len(args)), kwargs)
         output, aux = level.split(has_aux, name)
-        nodes, form = _outputs(output, name)
+        nodes, form = outputs_of(output, name)
         with grad_mode(True):
             table = blocks(nodes, level.leaves)
         filled = []
