@@ -5,6 +5,7 @@ Structure: `Capture`, one function being traced. Start reading at `Capture.node_
 
 from __future__ import annotations
 
+import os
 import sys
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -30,11 +31,14 @@ class Capture:
         Outside tensors in the order met, with the input nodes that stand for them in the trace.
     draws : list of (Generator, Expr)
         Random draws, with the input nodes of their keys.
+    written : list of (Tensor, Expr)
+        Outside tensors that the function changed, with their new nodes; known at the end.
     """
 
     def __init__(self) -> None:
         self.read: list[tuple[Tensor, Expr]] = []
         self.draws: list[tuple[Any, Expr]] = []
+        self.written: list[tuple[Tensor, Expr]] = []
         self._of: dict[int, Expr] = {}
         self._before: dict[int, tuple[Any, ...]] = {}
         self._outer: Any = None
@@ -47,8 +51,18 @@ class Capture:
         return self
 
     def __exit__(self, *_: object) -> None:
-        ACTIVE.remove(self)
         STATE.capture = self._outer
+        for t, node in self.read:
+            now = t.own_expr()
+            if now is not node:
+                self.written.append((t, now))
+        self.give_back()
+        ACTIVE.remove(self)
+
+    def give_back(self) -> None:
+        """Put the outside tensors' own values back in their places."""
+        for t, _ in self.read:
+            t._node, t._family, t._path, t._seen = self._before[id(t)]
 
     def node_of(self, t: Tensor) -> Expr:
         """The node of a tensor inside the trace."""
@@ -71,15 +85,22 @@ class Capture:
         self.draws.append((generator, node))
         return node
 
-    def undo(self) -> list[tuple[Tensor, Expr]]:
-        """Give the outside tensors their own values back; returns those that were written."""
-        written = []
-        for t, node in self.read:
-            now = t.own_expr()
-            if now is not node:
-                written.append((t, now))
-            t._node, t._family, t._path, t._seen = self._before[id(t)]
-        return written
+
+def _drop_other_threads() -> None:
+    """In a forked child: nobody goes on with what other threads were tracing."""
+    own = []
+    capture = STATE.capture
+    while capture is not None:
+        own.append(capture)
+        capture = capture._outer
+    for other in ACTIVE:
+        if other not in own:
+            other.give_back()
+    ACTIVE[:] = reversed(own)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_drop_other_threads)
 
 
 def refuse_look(node: Expr) -> None:

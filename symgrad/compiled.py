@@ -15,7 +15,6 @@ through. Start reading at `Compiled._dispatch`.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ import numpy as np
 
 from symgrad import dtypes, runtime
 from symgrad.expr import Expr, ancestors
+from symgrad.locks import RenewedLock
 from symgrad.op import CONSTANT, INPUT, STATE, grad_mode, input_node, record
 from symgrad.ops.random import key_array
 from symgrad.schedule.complex_parts import as_parts
@@ -31,7 +31,7 @@ from symgrad.tensor import Capture, Tensor, from_array
 if TYPE_CHECKING:
     from symgrad.codegen.measure import Memory, Report
 
-_LOCK = threading.RLock()
+_LOCK = RenewedLock()
 
 
 class _Leaf:
@@ -139,7 +139,7 @@ class Trace:
             STATE.tracing = before
         self.captured = capture.read
         self.draws = capture.draws
-        self.written = capture.undo()
+        self.written = capture.written
         self._recipe: runtime.Recipe | None = None
         self.writer: Callable[..., Any] | None = None
 

@@ -18,17 +18,19 @@ J. K. Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import numpy as np
+
+from symgrad.locks import RenewedLock
 
 Key = tuple[int, int]
 Shape = Sequence[int]
 
 _WORD = (1 << 64) - 1
 _DEFAULT_SEED = 67280421310721
+_LOCK = RenewedLock()
 
 
 def _count(shape: Shape) -> int:
@@ -97,7 +99,6 @@ class Generator:
     def __init__(self, device: object = None) -> None:
         self._seed = _DEFAULT_SEED
         self._offset = 0
-        self._lock = threading.Lock()
 
     def manual_seed(self, seed: int) -> Generator:
         """Start over from a seed; returns the generator.
@@ -112,7 +113,7 @@ class Generator:
             raise RuntimeError(
                 f"manual_seed: Overflow when unpacking long: seed must fit 64 bits (got {seed})"
             )
-        with self._lock:
+        with _LOCK:
             self._seed, self._offset = value & _WORD, 0
         return self
 
@@ -128,7 +129,7 @@ class Generator:
 
     def get_state(self) -> np.ndarray:
         """Seed and number of draws, as 16 bytes."""
-        with self._lock:
+        with _LOCK:
             return np.array([self._seed, self._offset], "<u8").view(np.uint8)
 
     def set_state(self, state: np.ndarray) -> Generator:
@@ -140,7 +141,7 @@ class Generator:
                 "pass what get_state returned"
             )
         seed, offset = data.reshape(-1).view("<u8").tolist()
-        with self._lock:
+        with _LOCK:
             self._seed, self._offset = seed, offset
         return self
 
@@ -150,7 +151,7 @@ class Generator:
 
     def next_key(self) -> Key:
         """The key of the next draw; counts it as made."""
-        with self._lock:
+        with _LOCK:
             key = (self._seed, self._offset)
             self._offset += 1
         return key

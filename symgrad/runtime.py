@@ -16,7 +16,6 @@ recompute while a derivative may still ask for it. Start reading at `evaluate`.
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from symgrad.calculus import pullback
 from symgrad.dtypes import float64
 from symgrad.errors import TracedValueError
 from symgrad.expr import Expr, ancestors
+from symgrad.locks import RenewedLock
 from symgrad.op import CONSTANT, DERIVED, INPUT, STATE, input_node, interning, set_look
 from symgrad.schedule.canonical import canonical
 from symgrad.schedule.complex_parts import as_parts, separated
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _RECIPES: dict[Any, Recipe] = {}
 _GRADIENTS: dict[Any, tuple[Recipe, tuple[bool, ...]]] = {}
-_LOCK = threading.RLock()
+_LOCK = RenewedLock()
 MAX_RECIPES = 4096
 
 

@@ -198,3 +198,16 @@ def test_dropout_inside_draws_a_new_mask_at_each_call():
     masks = [f(x) for _ in range(3)]
     assert all(set(np.unique(m)) <= {0.0, 2.0} for m in masks)
     assert not np.array_equal(masks[0], masks[1]) or not np.array_equal(masks[1], masks[2])
+
+
+def test_an_exception_inside_leaves_captured_tensors_as_they_were():
+    weight = sg.tensor([1.0, 2.0])
+
+    @sg.compile
+    def failing(x):
+        weight.mul_(x)
+        raise ValueError("not today")
+
+    with pytest.raises(ValueError, match="not today"):
+        failing(sg.tensor(3.0))
+    assert weight.tolist() == [1.0, 2.0]

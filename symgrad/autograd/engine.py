@@ -28,6 +28,7 @@ from symgrad.autograd.memory import laid_out
 from symgrad.autograd.walk import ANOMALY, RUNNING, Pass, ones_like
 from symgrad.calculus.known import known_gradient
 from symgrad.expr import Expr, ancestors
+from symgrad.locks import RenewedLock
 from symgrad.op import INPUT, STATE, cast_to, grad_mode
 from symgrad.ops.alias import detach
 from symgrad.ops.arithmetic import add
@@ -43,7 +44,7 @@ AGAIN = (
 
 NO_GRAD = "element {} of tensors does not require grad and does not have a grad_fn"
 
-_ACCUMULATING = threading.Lock()
+_ACCUMULATING = RenewedLock()
 
 _SAVE_NOTHING = frozenset({"mean", "sum", "nansum"})
 """Functions of torch that save no tensor, though their ops here multiply by a constant."""

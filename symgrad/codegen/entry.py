@@ -14,7 +14,6 @@ go to the spec's fallback unchanged. Start reading at `make_entry`.
 from __future__ import annotations
 
 import ctypes
-import threading
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, NamedTuple
@@ -25,12 +24,13 @@ import numpy.typing as npt
 from symgrad.codegen import entry_ir, entry_walk, jit
 from symgrad.codegen.entry_memory import Memory, descriptor
 from symgrad.codegen.entry_spec import AnyArray, Argument, EntrySpec, NewArray, TupleOf, leaves
+from symgrad.locks import RenewedLock
 
 _NUMPY_NEW_FROM_DESCR = 94
 _NUMPY_EQUIV_TYPES = 182
 _NUMPY_ARRAY_TYPE = 2
 _METH_FASTCALL, _METH_KEYWORDS = 0x80, 0x2
-_LOCK = threading.Lock()
+_LOCK = RenewedLock()
 
 
 class _MethodDef(ctypes.Structure):

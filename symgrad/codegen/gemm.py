@@ -22,8 +22,6 @@ from functools import cache
 from inspect import getsource
 from typing import NamedTuple
 
-import llvmlite.binding as llvm
-
 from symgrad import cache as objects
 from symgrad.codegen import jit
 from symgrad.codegen.gemm_tile import (
@@ -139,7 +137,7 @@ def kernel_name(kind: str) -> str:
 @cache
 def host_shape(kind: str) -> Shape:
     """The register tile for this CPU."""
-    return tile_shape(kind, bool(llvm.get_host_cpu_features().get("avx512f")))
+    return tile_shape(kind, bool(jit.host_features().get("avx512f")))
 
 
 @cache

@@ -16,9 +16,7 @@ Start reading at `compile_module`.
 
 from __future__ import annotations
 
-import os
 import sys
-import threading
 from collections.abc import Callable, Sequence
 from functools import cache as kept
 from functools import lru_cache
@@ -29,19 +27,15 @@ import llvmlite.binding as llvm
 
 from symgrad import cache
 from symgrad.codegen.ir import Module
+from symgrad.locks import held_across_fork
 
-_LOCK = threading.RLock()
+_LOCK = held_across_fork()
 _SYMBOLS: dict[str, int] = {}
 _LINKS = 0
 _RELOCATION, _CODE_MODEL = "pic", "default"
 _LIBRARIES_PER_COMPILER = 64
 _GENERATIONS: list[_Generation] = []
 _COMPILES = 0
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
-    )
 
 
 class _Generation:
@@ -71,6 +65,13 @@ class Library:
 
 
 @kept
+def host_features() -> Any:
+    """What this CPU can do: a dict of feature names to truth values, with ``flatten`` for LLVM."""
+    with _LOCK:
+        return llvm.get_host_cpu_features()
+
+
+@kept
 def target_machine(level: int) -> Any:
     """The code generator for this CPU at optimisation level 0-3."""
     llvm.initialize_native_target()
@@ -78,7 +79,7 @@ def target_machine(level: int) -> Any:
     target = llvm.Target.from_default_triple()
     return target.create_target_machine(
         cpu=llvm.get_host_cpu_name(),
-        features=llvm.get_host_cpu_features().flatten(),
+        features=host_features().flatten(),
         opt=level,
         reloc=_RELOCATION,
         codemodel=_CODE_MODEL,
@@ -100,10 +101,11 @@ def _pipeline(level: int, passes: tuple[str, ...]) -> tuple[Any, Any]:
 def fingerprint() -> str:
     """What decides the machine code besides the IR: compiler versions, triple, CPU, features, options."""
     versions = ".".join(map(str, llvm.llvm_version_info))
-    features = llvm.get_host_cpu_features().flatten()
+    with _LOCK:
+        triple, name = llvm.get_default_triple(), llvm.get_host_cpu_name()
     return (
-        f"llvmlite {llvmlite.__version__} LLVM {versions} {llvm.get_default_triple()} "
-        f"{llvm.get_host_cpu_name()} {features} {_RELOCATION} {_CODE_MODEL}"
+        f"llvmlite {llvmlite.__version__} LLVM {versions} {triple} {name} "
+        f"{host_features().flatten()} {_RELOCATION} {_CODE_MODEL}"
     )
 
 

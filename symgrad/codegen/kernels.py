@@ -8,7 +8,6 @@ module and compiled together. Start reading at `compile_layouts`.
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Sequence
 from typing import Any
 from weakref import WeakValueDictionary
@@ -18,6 +17,7 @@ from symgrad.codegen.ir import Module
 from symgrad.codegen.layout import Layout
 from symgrad.codegen.loops import emit_kernel
 from symgrad.codegen.reduction import emit_join
+from symgrad.locks import RenewedLock
 
 
 class Kernel:
@@ -31,7 +31,7 @@ class Kernel:
 
 
 _COMPILED: WeakValueDictionary[Any, Kernel] = WeakValueDictionary()
-_LOCK = threading.RLock()
+_LOCK = RenewedLock()
 _MATH_READY: dict[str, jit.Library] = {}
 _MATH_SYMBOL = re.compile(r"^sg_(\w+)_v(\d+)(f64|f32)$")
 

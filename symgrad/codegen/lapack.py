@@ -17,7 +17,6 @@ from __future__ import annotations
 import ctypes
 import math
 import re
-import threading
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
@@ -30,6 +29,7 @@ from symgrad.codegen.lapack_body import symbol
 from symgrad.codegen.lapack_kernels import IN_DOUBLE, emit_kernel
 from symgrad.codegen.plan import Launch
 from symgrad.codegen.positions_kernel import BLOCK
+from symgrad.locks import RenewedLock
 from symgrad.ops.determinants import SAFE_CONDITION
 from symgrad.schedule.canonical import Node
 
@@ -73,7 +73,7 @@ _USES = {
 }
 _ELEMENTS = {"double": ("d", 8), "float": ("s", 4)}
 _COMPILED: dict[tuple[str, str], tuple[int, jit.Library]] = {}
-_LOCK = threading.RLock()
+_LOCK = RenewedLock()
 
 
 class LapackCall(NamedTuple):

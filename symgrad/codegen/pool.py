@@ -26,7 +26,6 @@ import operator
 import os
 import platform
 import sys
-import threading
 import time
 from collections.abc import Callable
 from functools import cache, partial, wraps
@@ -34,6 +33,7 @@ from typing import TypeVar
 
 from symgrad.codegen import dispatch, jit, workers
 from symgrad.codegen.ir import Module
+from symgrad.locks import held_across_fork
 
 SPIN_NS = 50_000
 MAX_THREADS = workers.MAX_WORKERS + 1
@@ -45,13 +45,8 @@ EXPORTS = ["sg_dispatch", "sg_parallel", "sg_stop"]
 CALIBRATION_TURNS = 2000
 
 T = TypeVar("T")
-_LOCK = threading.RLock()
+_LOCK = held_across_fork()
 _STOP: list[Callable[[], None]] = []
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_LOCK.acquire, after_in_parent=_LOCK.release, after_in_child=_LOCK.release
-    )
 
 
 class _Settings(ctypes.Structure):

@@ -77,19 +77,6 @@ class Watch(Capture):
         return key_node(generator.next_key()) if outer is None else outer.key(generator)
 
 
-@contextmanager
-def watched(watch: Watch, written: list[tuple[Tensor, Expr]]) -> Iterator[None]:
-    """Within the block outside tensors are watched; afterwards they have their own values back.
-
-    Those that were written are appended to `written`, with their new nodes.
-    """
-    try:
-        with watch:
-            yield
-    finally:
-        written += watch.undo()
-
-
 def name_of(function: Callable[..., Any]) -> str:
     """The name of a function, for messages."""
     return getattr(function, "__name__", repr(function))
@@ -137,12 +124,11 @@ class Level:
         given = list(args)
         for place, k in enumerate(argnums):
             given[k] = inside[place]
-        written: list[tuple[Tensor, Expr]] = []
         watch = Watch(min(leaf.serial for leaf in self.leaves))
-        with grad_mode(True), watched(watch, written):
+        with grad_mode(True), watch:
             self.result = function(*given, **kwargs)
-        if written:
-            raise RuntimeError(MUTATED.format(tuple(written[0][0].shape)))
+        if watch.written:
+            raise RuntimeError(MUTATED.format(tuple(watch.written[0][0].shape)))
         for own, handle, leaf in zip(values, handles, self.leaves, strict=True):
             if handle.own_expr() is not leaf:
                 # The function changed its argument in place, which is the user's tensor.

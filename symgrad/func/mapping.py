@@ -13,7 +13,7 @@ from symgrad import interface
 from symgrad.calculus.batching import batched, with_batch
 from symgrad.errors import TracedValueError
 from symgrad.expr import Expr
-from symgrad.func.levels import Argument, Watch, name_of, tracing, watched
+from symgrad.func.levels import Argument, Watch, name_of, tracing
 from symgrad.func.transforms import wrapped
 from symgrad.func.tree import flatten, spread, unflatten
 from symgrad.op import STATE, input_node
@@ -271,9 +271,9 @@ def vmap(
 
     def mapped(*args: Any, **kwargs: Any) -> Any:
         inputs = _Inputs(func, in_dims, args)
-        written: list[tuple[Tensor, Expr]] = []
+        watch = _Draws(inputs, randomness)
         try:
-            with tracing(), watched(_Draws(inputs, randomness), written):
+            with tracing(), watch:
                 result = func(*unflatten(inputs.form, inputs.leaves), **kwargs)
                 leaves, form = flatten(result)
                 nodes = [leaf.expr() for leaf in leaves if isinstance(leaf, Tensor)]
@@ -282,10 +282,10 @@ def vmap(
         dims = _output_dims(out_dims, form, leaves, name)
         STATE.checked = False
         changed = inputs.changed()
-        news = [node for _, node in written] + [node for _, _, node in changed]
+        news = [node for _, node in watch.written] + [node for _, _, node in changed]
         made = inputs.apply([*nodes, *news], chunk_size)
         rest = iter(made[len(nodes) :])
-        for target, node in written:
+        for target, node in watch.written:
             new = next(rest)
             if new.ndim > node.ndim:
                 raise RuntimeError(
