@@ -216,7 +216,15 @@ def adjustment(inp):
 
 def lstm(inp):
     def loss(main, extra, hidden, cell, seq):
-        return maths.lstm_loop(Names, main, extra, hidden, cell, seq)
+        def step(carry, row):
+            hs, cs, total = carry
+            x, gold = row
+            hs, cs, pred = maths.lstm_step(Names, main, extra, hs, cs, x)
+            return (hs, cs, total + maths.lstm_term(Names, pred, gold)), None
+
+        start = list(hidden), list(cell), 0.0
+        (_, _, total), _ = sg.scan(step, start, (seq[:-1], seq[1:]))
+        return -total / ((seq.shape[0] - 1) * seq.shape[1])
 
     return with_gradient(loss)(2), [inp[k] for k in ("main", "extra", "hidden", "cell", "seq")], 2
 
@@ -260,7 +268,13 @@ def orders(inp):
 
 def runge_kutta(inp):
     def loss(z):
-        return maths.rk4_loss(z.unbind(), inp["h"], inp["steps"])
+        x, y, *rates = z.unbind()
+
+        def step(state, _):
+            return maths.rk4_step(state, rates, inp["h"]), None
+
+        end, _ = sg.scan(step, [x, y], length=inp["steps"])
+        return maths.final_loss(end)
 
     return with_gradient(loss)(1), [inp["z"]], 1
 

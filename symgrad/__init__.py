@@ -62,7 +62,10 @@ from symgrad.autograd import (
 from symgrad.autograd.anomaly import is_anomaly_check_nan_enabled, is_anomaly_enabled
 from symgrad.compiled import compile as compile
 from symgrad import func, linalg, nn, special
+from symgrad.func import cond as cond
+from symgrad.func import scan as scan
 from symgrad.func import vmap as vmap
+from symgrad.func import while_loop as while_loop
 from symgrad.sparsity import sparse_hessian as sparse_hessian
 from symgrad.sparsity import sparse_jacobian as sparse_jacobian
 from symgrad.reading import export_c as export_c

@@ -3,7 +3,7 @@
 Structures:
 
 * the families (`Elementwise`, `Reduce`, `Cumulative`, `Movement`, `Library`, `Index`, `Contract`,
-  `Create`): the base class says how shape, dtype, scheduling and batching behave;
+  `Region`, `Create`): the base class says how shape, dtype, scheduling and batching behave;
 * `op`: checks a class, makes its functions static, puts the one instance in the registry;
 * `Composite`: a function written with other ops, registered alike (`composite`).
 
@@ -369,6 +369,25 @@ class Contract(Op):
     def __call__(self, *args: Any, **attrs: Any) -> Expr:
         a, b = args
         return record(self, (a, b), (), (a.shape[0], a.shape[1], b.shape[2]), a.dtype)
+
+
+class Region(Op):
+    """One result of a body that runs in a loop.
+
+    Nodes that differ in their attribute ``result`` alone, which is the last, come from one run.
+
+    Class attributes
+    ----------------
+    pulled : callable
+        Cotangents of the arguments from pairs of results of one run and their cotangents.
+    pushed : callable
+        The tangent of a node from those of its arguments. Both are installed by
+        `symgrad.calculus.loops`.
+    """
+
+    family = "region"
+    pulled: ClassVar[Callable[..., Any]]
+    pushed: ClassVar[Callable[..., Any]]
 
 
 class Create(Op):

@@ -322,7 +322,7 @@ def same_memory(n: Node) -> Node:
     inner = n
     while inner.op.keeps_order and inner.input < 0:
         inner = inner.args[0]
-    always = ("reduce", "cumulative", "contract", "library")
+    always = ("reduce", "cumulative", "contract", "library", "region")
     return inner if inner.input < 0 and inner.op.family in always else n
 
 

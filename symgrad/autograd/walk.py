@@ -22,7 +22,7 @@ from symgrad.autograd.applied import APPLY, GATHER, RESULT, call_of, gathered
 from symgrad.autograd.hooks import Hooks, checked, history, note_of, run_hooks, users_code
 from symgrad.autograd.names import node_name
 from symgrad.calculus import reverse
-from symgrad.calculus.reverse import scale
+from symgrad.calculus.reverse import joint_contributions, scale, siblings_follow
 from symgrad.expr import Expr, ancestors
 from symgrad.op import STATE, constant, interning
 from symgrad.ops.arithmetic import add, keep
@@ -109,17 +109,22 @@ class Pass:
                 for y, g in zip(outputs, cotangents, strict=True):
                     if id(y) in self._needed:
                         held[id(y)] = add(held[id(y)], g) if id(y) in held else g
-                for node in reversed(self._nodes):
+                together: list[tuple[Expr, Expr]] = []
+                for place in range(len(self._nodes) - 1, -1, -1):
+                    node = self._nodes[place]
                     g_node = held.pop(id(node), None)
-                    if g_node is None:
-                        continue
-                    g_new = self._entered(node, g_node)
-                    if g_new is None:
-                        continue
-                    if id(node) in wanted:
-                        done[id(node)] = g_new
-                    if differentiable(node) and any(id(a) in self._needed for a in node.args):
-                        self._distribute(node, g_new)
+                    g_new = None if g_node is None else self._entered(node, g_node)
+                    if g_new is not None:
+                        if id(node) in wanted:
+                            done[id(node)] = g_new
+                        if differentiable(node) and any(id(a) in self._needed for a in node.args):
+                            if node.op.family == "region" and not isinstance(node.meta, Hooks):
+                                together.append((node, g_new))
+                            else:
+                                self._distribute(node, g_new)
+                    if together and not siblings_follow(self._nodes, place):
+                        self._pass_on(node.args, joint_contributions(together))
+                        together = []
         finally:
             RUNNING.passes.pop()
         return [done.get(id(n)) for n in inputs]
@@ -200,8 +205,11 @@ class Pass:
             _refuse_nan(node, parts)
         if hooks is not None and hooks.after:
             parts = self._after(node, hooks, g, parts)
+        self._pass_on(node.args, parts)
+
+    def _pass_on(self, args: Sequence[Expr], parts: Sequence[Expr | None]) -> None:
         held = self._held
-        for a, part in zip(node.args, parts, strict=True):
+        for a, part in zip(args, parts, strict=True):
             if part is None or id(a) not in self._needed:
                 continue
             before = held.get(id(a))

@@ -219,6 +219,14 @@ def element(x: Expr, number: int) -> Expr:
     return reshape(row, rest)
 
 
+def rows_of(x: Expr, start: int, stop: int) -> Expr:
+    """Some neighbouring batch elements."""
+    rest = x.shape[1:]
+    return narrow_step(
+        x, starts=(start, *(0,) * len(rest)), steps=(1,) * x.ndim, counts=(stop - start, *rest)
+    )
+
+
 def _each(count: int, node: Expr, args: Sequence[Expr], flags: Sequence[bool]) -> Expr:
     """The op applied to each batch element, for routines on whole arrays."""
     if count == 0:

@@ -108,6 +108,8 @@ def pushforward(
                 continue
             if node.op.rule in ("partials", "select"):
                 tangent = _elementwise(node, along)
+            elif node.op.family == "region":
+                tangent = node.op.pushed(node, along)  # type: ignore[attr-defined]
             elif node.op.rule == "vjp":
                 tangent = transposed(node, along)
             else:

@@ -4,7 +4,7 @@ One function, `pullback`, walks the graph once in descending creation order. It 
 of derivative rule, never an op by name; the only op it builds with a meaning of its own is
 `keep`, the strong zero. A cotangent of the form ``keep(c, g)`` stays so through products and
 through movements that do not add elements, so ``0 * inf`` never arises from a branch that was
-not taken, at any order. Gradients of complex nodes follow torch: factors are conjugated. Start reading at `pullback`, then `contributions`.
+not taken, at any order. Results of one loop pass their cotangents on together. Gradients of complex nodes follow torch: factors are conjugated. Start reading at `pullback`, then `contributions`.
 """
 
 from __future__ import annotations
@@ -132,21 +132,33 @@ def pullback(
                     break
     held: dict[int, Expr] = {}
     done: dict[int, Expr] = {}
+    together: list[tuple[Expr, Expr]] = []
     with interning(nodes):
         for y, g in zip(outputs, cotangents, strict=True):
             if id(y) in needed:
                 held[id(y)] = summed(held[id(y)], g) if id(y) in held else g
-        for node in reversed(nodes):
+        for place in range(len(nodes) - 1, -1, -1):
+            node = nodes[place]
             g_node = held.pop(id(node), None)
-            if g_node is None:
-                continue
-            if visit is not None:
-                g_node = visit(node, g_node)
-            if id(node) in wanted:
-                done[id(node)] = g_node
+            if g_node is not None:
+                if visit is not None:
+                    g_node = visit(node, g_node)
+                if id(node) in wanted:
+                    done[id(node)] = g_node
             if not _differentiable(node) or not any(id(a) in needed for a in node.args):
                 continue
-            for a, part in zip(node.args, contributions(node, g_node), strict=True):
+            if node.op.family == "region":
+                if g_node is not None:
+                    together.append((node, g_node))
+                if not together or siblings_follow(nodes, place):
+                    continue
+                parts = joint_contributions(together)
+                together = []
+            elif g_node is None:
+                continue
+            else:
+                parts = contributions(node, g_node)
+            for a, part in zip(node.args, parts, strict=True):
                 if part is None or id(a) not in needed:
                     continue
                 before = held.get(id(a))
@@ -157,3 +169,21 @@ def pullback(
 def _differentiable(node: Expr) -> bool:
     """Whether derivatives go on from `node` to its arguments."""
     return node.requires_grad and node.op.family != "leaf"
+
+
+def siblings_follow(nodes: Sequence[Expr], place: int) -> bool:
+    """Whether the node before this one is a result of the same run of a loop.
+
+    Such results are made one after the other, so what uses any of them comes after all of them.
+    """
+    if not place:
+        return False
+    x, y = nodes[place], nodes[place - 1]
+    return x.op is y.op and x.args == y.args and x.attrs[:-1] == y.attrs[:-1]
+
+
+def joint_contributions(pairs: Sequence[tuple[Expr, Expr]]) -> Sequence[Expr | None]:
+    """The cotangents that results of one run with their cotangents pass to its arguments."""
+    if len(pairs) == 1:
+        return contributions(*pairs[0])
+    return pairs[0][0].op.pulled(pairs)  # type: ignore[attr-defined]

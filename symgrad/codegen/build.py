@@ -21,13 +21,19 @@ import numpy.typing as npt
 
 from symgrad.codegen import gemm, jit, kernels, lapack, plan
 from symgrad.codegen.entry import EagerSpec, make_executor
+from symgrad.codegen.iteration import cost_of
 from symgrad.codegen.lapack import LapackCall
 from symgrad.codegen.layout import Layout
 from symgrad.codegen.plan import RELEASE_GIL_NS, Launch, Plan
+from symgrad.codegen.stepwise import Stepwise
 from symgrad.schedule.affine import row_major
 from symgrad.schedule.canonical import Node
+from symgrad.schedule.iterate import Iteration
 from symgrad.schedule.packing import FIRST_NUMBER, Packing
 from symgrad.schedule.program import Loops, Product, Routine, Schedule, Step
+
+PythonStep = Routine | Iteration
+"""Steps that Python may have to run."""
 
 ALIGN = 64
 PAGE = 4096
@@ -91,6 +97,11 @@ class Program:
         self.layouts: list[Layout] = []
         self._inline = inline
         self._prepare_layouts()
+        self._stepwise = {
+            step.target.number: Stepwise(step, self._inner)
+            for step in schedule.steps
+            if isinstance(step, Iteration) and not step.small
+        }
         self._calls = self._library_calls()
         self.pieces: list[int] = []
         self.arena_bytes = 0
@@ -102,10 +113,16 @@ class Program:
         launches = [x for s in self.steps if isinstance(s, Segment) for x in s.launches]
         self.cost_ns = sum(x.cost_ns for x in launches)
         self._plans = _plans_of(self.steps)
-        self._plans_without: dict[frozenset[int], list[Plan | Routine]] = {frozenset(): self._plans}
+        self._plans_without: dict[frozenset[int], list[Plan | PythonStep]] = {
+            frozenset(): self._plans
+        }
         self._spec: EagerSpec | None = None
 
     # -- building ---------------------------------------------------------------------
+
+    def _inner(self, schedule: Schedule, outputs: Sequence[Node]) -> Program:
+        """The program of one step of a loop."""
+        return Program(schedule, outputs, self._inline)
 
     def _prepare_layouts(self) -> None:
         packing = Packing()
@@ -126,9 +143,11 @@ class Program:
         self.schedule.steps = steps
         self._compiled = kernels.compile_layouts(self.layouts)
 
-    def _library_calls(self) -> dict[int, LapackCall]:
-        """Native calls of library ops, by number of their result."""
-        found = {}
+    def _library_calls(self) -> dict[int, LapackCall | Stepwise]:
+        """Native calls of library ops and loops of programs, by number of their result."""
+        found: dict[int, LapackCall | Stepwise] = {
+            number: loop for number, loop in self._stepwise.items() if loop.native
+        }
         for step in self.schedule.steps:
             if isinstance(step, Routine):
                 call = lapack.native_call(step.target)
@@ -147,6 +166,8 @@ class Program:
                 used = {p.number for p in layout.parameters if isinstance(p, Node)}
             elif isinstance(step, Product):
                 used = {step.target.number, *(node.number for node, _, _ in step.operands)}
+            elif isinstance(step, Iteration):
+                used = {n.number for n in (*step.targets, *step.operands)}
             else:
                 used = {step.target.number, *(a.number for a in step.operands)}
             uses.append(used)
@@ -189,31 +210,37 @@ class Program:
         self.slots[number] = len(self.inputs) + len(self.outputs) + len(self.pieces)
         self.pieces.append(offset)
 
-    def step_launches(self) -> list[list[Launch] | Routine]:
+    def step_launches(self) -> list[list[Launch] | PythonStep]:
         """What each step of the schedule runs: launches, or a routine of Python's."""
         steps = self._assembled(self._calls, apart=True)
         return [s.launches if isinstance(s, Segment) else s for s in steps]
 
     def _assembled(
-        self, calls: dict[int, LapackCall], apart: bool = False
-    ) -> list[Segment | Routine]:
+        self, calls: dict[int, LapackCall | Stepwise], apart: bool = False
+    ) -> list[Segment | PythonStep]:
         """The steps, with the library calls given made natively; `apart` joins none of them."""
-        steps: list[Segment | Routine] = []
+        steps: list[Segment | PythonStep] = []
         layouts = iter(zip(self.layouts, self._compiled, strict=True))
         for step in self.schedule.steps:
-            call = calls.get(step.target.number) if isinstance(step, Routine) else None
-            if isinstance(step, Routine) and call is None:
-                steps.append(step)
-                continue
+            call = None
+            if isinstance(step, Routine) or (isinstance(step, Iteration) and not step.small):
+                call = calls.get(step.target.number)
+                if call is None:
+                    steps.append(step)
+                    continue
             if apart or not steps or not isinstance(steps[-1], Segment):
                 steps.append(Segment())
             segment = steps[-1]
             assert isinstance(segment, Segment)
-            if isinstance(step, Routine):
-                assert call is not None
+            if isinstance(call, Stepwise):
+                self._add_stepwise(segment, call)
+            elif isinstance(step, Routine):
+                assert isinstance(call, LapackCall)
                 self._add_call(segment, step, call)
             elif isinstance(step, Product):
                 self._add_product(segment, step)
+            elif isinstance(step, Iteration):
+                self._add_iteration(segment, step)
             else:
                 self._add_loops(segment, *next(layouts))
         return steps
@@ -229,6 +256,19 @@ class Program:
         launch, library = call.launch(self.status_slot, mark, scratch, tuple(buffers))
         segment.launches.append(launch)
         segment.keep.append(library)
+
+    def _add_stepwise(self, segment: Segment, loop: Stepwise) -> None:
+        launch, owners = loop.launch(self.slots, self.status_slot)
+        segment.launches.append(launch)
+        segment.keep.append(owners)
+
+    def _add_iteration(self, segment: Segment, step: Iteration) -> None:
+        steps = step.quantities()
+        kernel = kernels.iteration_kernel(steps, step.backward)
+        buffers = tuple([self.slots[n.number] for n in steps.buffers()])
+        cost = int(cost_of(steps, step.length))
+        segment.launches.append(Launch(kernel.address, (step.length, *buffers), 1, cost))
+        segment.keep.append(kernel)
 
     def _add_loops(self, segment: Segment, layout: Layout, kernel: kernels.Kernel) -> None:
         arguments = []
@@ -327,7 +367,7 @@ class Program:
             failed |= {made}
 
     def _attempt(
-        self, arrays: tuple[np.ndarray, ...], plans: list[Plan | Routine]
+        self, arrays: tuple[np.ndarray, ...], plans: list[Plan | PythonStep]
     ) -> tuple[np.ndarray, ...] | int:
         """Native segments and library routines in turn, on one table of arrays.
 
@@ -344,9 +384,15 @@ class Program:
         start = len(self.inputs)
         return tuple(table[start : start + len(self.outputs)])
 
-    def run_routine(self, step: Routine, table: list[np.ndarray]) -> None:
-        """A library call by Python's routine, on the arrays of `memory_for`."""
+    def run_routine(self, step: PythonStep, table: list[np.ndarray]) -> None:
+        """A library call by Python's routine, or a loop, on the arrays of `memory_for`."""
         target = step.target
+        if isinstance(step, Iteration):
+            loop = self._stepwise[target.number]
+            made = loop.run_in_python([table[self.slots[a.number]] for a in step.operands])
+            for result, array in made.items():
+                table[self.slots[loop.run.targets[result].number]][...] = array
+            return
         operands = [table[self.slots[a.number]] for a in step.operands]
         result = target.op.ref(*operands, **target.attributes())
         table[self.slots[target.number]][...] = result
@@ -395,7 +441,7 @@ class Program:
         return jit.emit_assembly(self.llvm())
 
 
-def _plans_of(steps: list[Segment | Routine]) -> list[Plan | Routine]:
+def _plans_of(steps: list[Segment | PythonStep]) -> list[Plan | PythonStep]:
     return [s.plan() if isinstance(s, Segment) else s for s in steps]
 
 

@@ -14,10 +14,12 @@ from weakref import WeakValueDictionary
 
 from symgrad.codegen import jit, vmath
 from symgrad.codegen.ir import Module
+from symgrad.codegen.iteration import emit_iteration
 from symgrad.codegen.layout import Layout
 from symgrad.codegen.loops import emit_kernel
 from symgrad.codegen.reduction import emit_join
 from symgrad.locks import RenewedLock
+from symgrad.schedule.iterate import Steps
 
 
 class Kernel:
@@ -89,4 +91,27 @@ def join_kernel(combine: str, element: str) -> Kernel:
             emit_join(module, "join", combine, element)
             library = jit.compile_module(module, ["join"])
             kernel = _COMPILED[key] = Kernel(library["join"], library)
+        return kernel
+
+
+def iteration_kernel(steps: Steps, backward: bool) -> Kernel:
+    """The kernel of a loop whose steps work on a few numbers."""
+    key = ("iteration", backward, steps.key())
+    with _LOCK:
+        kernel = _COMPILED.get(key)
+        if kernel is None:
+            module = Module()
+            emit_iteration(module, "iteration", steps, backward)
+            kernel = shared_kernel(key, module, "iteration")
+        return kernel
+
+
+def shared_kernel(key: Any, module: Module, name: str) -> Kernel:
+    """The kernel of a module, compiled if none with an equal key is in use."""
+    with _LOCK:
+        kernel = _COMPILED.get(key)
+        if kernel is None:
+            provide_math(module)
+            library = jit.compile_module(module, [name], 2, PASSES)
+            kernel = _COMPILED[key] = Kernel(library[name], library)
         return kernel

@@ -30,6 +30,7 @@ from symgrad.expr import Expr
 from symgrad.op import REGISTRY, input_node
 from symgrad.schedule.affine import Affine
 from symgrad.schedule.canonical import Node, canonical
+from symgrad.schedule.iterate import Iteration
 from symgrad.schedule.nest import Inst
 from symgrad.schedule.program import Loops, Product, Routine, Step, schedule
 
@@ -39,7 +40,12 @@ SAMPLE_S = 2e-4
 SHOWN = 40
 """Steps in a table, at most: the slowest ones."""
 
-KINDS: dict[type[Step], str] = {Loops: "loops", Product: "product", Routine: "library"}
+KINDS: dict[type[Step], str] = {
+    Loops: "loops",
+    Product: "product",
+    Routine: "library",
+    Iteration: "loop",
+}
 
 SHORT_POWERS = {0.0: 0.0, 1.0: 0.0, 2.0: 1.0, 3.0: 2.0, -1.0: 6.0, 0.5: 6.0}
 """Costs of the exponents that are lowered to products, a quotient or a root."""
@@ -295,7 +301,7 @@ def measured(program: Program, arrays: tuple[np.ndarray, ...], seconds: float = 
     found = []
     # In order: the first run of each finds its operands as the steps before left them.
     for number, (step, todo) in enumerate(zip(steps, launched, strict=True)):
-        if isinstance(todo, Routine):
+        if isinstance(todo, Routine | Iteration):
             taken = _median(partial(program.run_routine, todo, table), each)
         else:
             taken = _launch_time(todo, program, slots, each)
@@ -369,6 +375,9 @@ def _counts(step: Step, layouts: Any) -> tuple[int, int, int | None]:
     """Bytes read, bytes written and operations of a step."""
     if isinstance(step, Loops):
         return _loop_counts(next(layouts))
+    if isinstance(step, Iteration):
+        written = sum(_bytes(n) for n in step.targets)
+        return sum(_bytes(n) for n in step.operands), written, None
     written = _bytes(step.target)
     if isinstance(step, Routine):
         return sum(_bytes(n) for n in step.operands), written, None

@@ -1,9 +1,11 @@
 """torch.func's surface: transforms of functions that compose.
 
-Start reading at `symgrad.func.transforms`; all orders at once are in `symgrad.func.taylor`, `vmap` is in `symgrad.func.mapping`,
-`functional_call` in `symgrad.func.modules`.
+Start reading at `symgrad.func.transforms`; all orders at once are in `symgrad.func.taylor`, `vmap` is
+in `symgrad.func.mapping`, control flow in `symgrad.func.control`, `functional_call` in
+`symgrad.func.modules`.
 """
 
+from symgrad.func.control import cond, scan, while_loop
 from symgrad.func.mapping import vmap
 from symgrad.func.modules import functional_call, stack_module_state
 from symgrad.func.taylor import derivatives, jet
@@ -20,6 +22,7 @@ from symgrad.func.transforms import (
 )
 
 __all__ = [
+    "cond",
     "derivatives",
     "functional_call",
     "grad",
@@ -30,8 +33,10 @@ __all__ = [
     "jet",
     "jvp",
     "linearize",
+    "scan",
     "stack_module_state",
     "value_and_grad",
     "vjp",
     "vmap",
+    "while_loop",
 ]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from symgrad import interface
-from symgrad.calculus.batching import batched, with_batch
+from symgrad.calculus.batching import batched, rows_of, with_batch
 from symgrad.errors import TracedValueError
 from symgrad.expr import Expr
 from symgrad.func.levels import Argument, Watch, name_of, tracing
@@ -20,7 +20,7 @@ from symgrad.op import STATE, input_node
 from symgrad.ops.arithmetic import where
 from symgrad.ops.create import iota
 from symgrad.ops.layout import moved_axis
-from symgrad.ops.movement import join_axis, narrow_step, reshape
+from symgrad.ops.movement import join_axis, reshape
 from symgrad.tensor import Tensor
 
 LOOKED = (
@@ -168,19 +168,12 @@ class _Inputs:
         parts = []
         for start in range(0, self.count, chunk):
             stop = min(start + chunk, self.count)
-            rows = [_rows(b, start, stop) for b in self.batches]
+            rows = [rows_of(b, start, stop) for b in self.batches]
             parts.append(batched(nodes, self.placeholders, rows))
         joined = []
         for node, pieces in zip(nodes, zip(*parts, strict=True), strict=True):
             joined.append(pieces[0] if pieces[0].ndim == node.ndim else join_axis(*pieces, dim=0))
         return joined
-
-
-def _rows(x: Expr, start: int, stop: int) -> Expr:
-    rest = x.shape[1:]
-    return narrow_step(
-        x, starts=(start, *(0,) * len(rest)), steps=(1,) * x.ndim, counts=(stop - start, *rest)
-    )
 
 
 def _output_dims(out_dims: Any, form: Any, leaves: Sequence[Any], name: str) -> list[Any]:

@@ -3,8 +3,8 @@
 Structures:
 
 * `Schedule`: steps in order of execution, the buffers they use, and the graph they came from.
-* steps: `Loops` (a fused loop nest), `Product` (a batched matrix product), `Routine` (a library
-  call on whole arrays).
+* steps: `Loops` (a fused loop nest), `Product` (a batched matrix product), `Iteration` (a loop
+  whose steps work on a few numbers), `Routine` (a library call on whole arrays).
 
 A value gets a buffer if it is asked for, if it is the result of a reduction, product or library
 call, or if computing it again where it is used would cost more than reading it. All else is
@@ -23,6 +23,7 @@ from symgrad.dtypes import int64
 from symgrad.op import CONSTANT, REGISTRY
 from symgrad.schedule.affine import ZERO, Affine, row_major, split_map
 from symgrad.schedule.canonical import Graph, Node
+from symgrad.schedule.iterate import Iteration, fused
 from symgrad.schedule.nest import (
     Index,
     Item,
@@ -106,7 +107,7 @@ class Routine:
         return f"routine {self.target.op.name}({operands}) -> %{self.target.number}"
 
 
-Step = Loops | Product | Routine
+Step = Loops | Product | Iteration | Routine
 
 
 class Schedule:
@@ -172,7 +173,7 @@ def _times_repeated(shape: tuple[int, ...], wide: tuple[int, ...]) -> float:
 def has_buffer(n: Node) -> bool:
     """Whether a node is always stored: it is not computed element by element."""
     family = n.op.family
-    if family in ("reduce", "cumulative", "contract", "library"):
+    if family in ("reduce", "cumulative", "contract", "library", "region"):
         return not is_short_sum(n)
     return n.op.pieces or (family == "index" and not n.op.reads)
 
@@ -299,13 +300,13 @@ class _Storage:
 
     def _scope(self, user: Node) -> Any:
         """What tells apart users that cannot share a nest."""
-        if user.op.family in ("reduce", "cumulative", "contract", "library"):
+        if user.op.family in ("reduce", "cumulative", "contract", "library", "region"):
             return user.number
         return user.shape
 
     def _arguments(self, n: Node, cost: dict[int, float]) -> None:
         family = n.op.family
-        if family in ("contract", "library") or (family == "index" and not n.op.reads):
+        if family in ("contract", "library", "region") or (family == "index" and not n.op.reads):
             if not n.op.writes and not is_vector_product(n):
                 for a in n.args:
                     if family != "contract" or strided_view(a, self.is_loaded) is None:
@@ -487,6 +488,7 @@ def _vector_product(n: Node) -> Item:
 
 def schedule(graph: Graph) -> Schedule:
     """Decide buffers, form nests, and put the steps in order."""
+    graph.nodes, iterations = fused(graph.nodes)
     storage = _Storage(graph)
     storage.decide()
     ready: dict[int, int] = {}
@@ -538,7 +540,16 @@ def schedule(graph: Graph) -> Schedule:
             ready[n.number] = level
             continue
         done = level
-        if is_routine(n):
+        iteration = iterations.get(n.number)
+        if iteration is not None:
+            first = iteration.targets[0]
+            if n is first:
+                operands = iteration.operands
+                done = max([inline[n.number], *[ready[a.number] for a in operands]])
+                at_level(done, iteration)
+            else:
+                done = ready[first.number] - 1
+        elif is_routine(n):
             at_level(level, Routine(n))
         elif n.op.family == "contract" and not is_vector_product(n):
             at_level(level, _product(n, partial(storage.is_loaded_in, segment=segment)))
