@@ -15,17 +15,18 @@ through. Start reading at `Compiled._dispatch`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from symgrad import dtypes, runtime
-from symgrad.expr import Expr, ancestors
+from symgrad.expr import Expr
 from symgrad.locks import RenewedLock
 from symgrad.op import CONSTANT, INPUT, STATE, grad_mode, input_node, record
 from symgrad.ops.random import key_array
 from symgrad.schedule.complex_parts import as_parts
+from symgrad.structure import behind
 from symgrad.tensor import Capture, Tensor, from_array
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ class Trace:
                     self._recipe = runtime.build_recipe(self.nodes(), self.roots(), [], inline=True)
         return self._recipe
 
-    def run(self, leaves: list[Any]) -> list[np.ndarray]:
+    def run(self, leaves: list[Any]) -> Sequence[np.ndarray]:
         """Arrays of the roots for given leaves."""
         keys = [key_array(generator.next_key()) for generator, _ in self.draws]
         return self.recipe.run(self.arrays(leaves, keys))[0]
@@ -200,7 +201,7 @@ class Trace:
             new[id(node)] = t.expr()
         for generator, node in self.draws:
             new[id(node)] = from_array(key_array(generator.next_key())).expr()
-        for n in ancestors(self.roots(), runtime.pending):
+        for n in behind(self.roots(), False):
             if id(n) in new:
                 continue
             if n.op is CONSTANT or n.value is not None:

@@ -2,12 +2,10 @@
 
 Structures:
 
-* a *structure*: the pending nodes behind some roots, in creation order, and a key that says all
-  that decides the code: ops, attributes, dtypes, shapes, how arguments connect, which nodes have
-  values. Numbers are run-time arguments unless they are compiled in.
 * `Recipe`: a program with where its inputs are found and where its outputs go, by position in
-  the structure. Recipes are kept by key: a loop's second turn is a lookup and a native call.
-  `PairedRecipe` is one of real numbers for a structure with complex nodes.
+  the structure (`symgrad.structure`). Recipes are kept by key: a loop's second turn is a lookup
+  and a native call. `PairedRecipe` is one of real numbers for a structure with complex nodes.
+* `Joint`: the recipe of a value and its derivatives.
 
 A run stores the values of its roots, of nodes that somebody still holds, and of what is dear to
 recompute while a derivative may still ask for it. Start reading at `evaluate`.
@@ -15,14 +13,12 @@ recompute while a derivative may still ask for it. Start reading at `evaluate`.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from symgrad.calculus import pullback
-from symgrad.dtypes import float64
 from symgrad.errors import TracedValueError
 from symgrad.expr import Expr, ancestors
 from symgrad.locks import RenewedLock
@@ -30,6 +26,7 @@ from symgrad.op import CONSTANT, DERIVED, INPUT, STATE, input_node, interning, s
 from symgrad.schedule.canonical import canonical
 from symgrad.schedule.complex_parts import as_parts, separated
 from symgrad.schedule.program import schedule
+from symgrad.structure import Structure, behind
 
 if TYPE_CHECKING:
     from symgrad.codegen.build import Program
@@ -38,17 +35,12 @@ if TYPE_CHECKING:
     from symgrad.schedule.complex_parts import Separation
 
 _RECIPES: dict[Any, Recipe] = {}
-_GRADIENTS: dict[Any, tuple[Recipe, tuple[bool, ...]]] = {}
+_JOINTS: dict[Any, Joint] = {}
 _LOCK = RenewedLock()
 MAX_RECIPES = 4096
 
-
-def _reference_counts(nodes: Sequence[Expr]) -> list[int]:
-    return [sys.getrefcount(n) for n in nodes]
-
-
-# What `_reference_counts` sees of a node that only its list refers to.
-_OWN_REFERENCES = _reference_counts([Expr(INPUT, (), (), (), float64)])[0]
+Shape = tuple[int, ...]
+Arrays = tuple[np.ndarray, ...]
 
 
 class Recipe:
@@ -59,8 +51,8 @@ class Recipe:
     program : Program
     sources : list of int or ndarray
         Per input: position of the node in the structure, or a number made by the derivative rules.
-    stores : list of (position, output)
-        Nodes that receive values.
+    stores : list of (position, output, shape)
+        Nodes that receive values, which, and under which shape: None if it is the output's.
     results : list of (is input, number, shape)
         Where each root's value is found: among the inputs or the outputs, under which shape.
     paired : bool
@@ -73,24 +65,29 @@ class Recipe:
         self,
         program: Program,
         sources: list[int | np.ndarray],
-        stores: list[tuple[int, int]],
-        results: list[tuple[bool, int, tuple[int, ...]]],
+        stores: list[tuple[int, int, Shape | None]],
+        results: list[tuple[bool, int, Shape]],
     ) -> None:
         self.program = program
         self.sources = sources
         self.stores = stores
         self.results = results
+        self._compute: Callable[[Arrays], Arrays] | None = None
+        own = [(False, k, n.shape) for k, n in enumerate(program.outputs)]
+        self._in_order = results == own[: len(results)]
 
-    def run(
-        self, inputs: tuple[np.ndarray, ...]
-    ) -> tuple[list[np.ndarray], tuple[np.ndarray, ...]]:
+    def run(self, inputs: Arrays) -> tuple[Sequence[np.ndarray], Arrays]:
         """The roots' arrays, and the program's outputs."""
-        made = self.program.run(inputs)
-        found = []
-        for is_input, k, shape in self.results:
-            array = inputs[k] if is_input else made[k]
-            found.append(array if array.shape == shape else array.reshape(shape))
-        return found, made
+        compute = self._compute
+        if compute is None:
+            compute = self._compute = self.program.runner()
+        made = compute(inputs)
+        if self._in_order:
+            return made[: len(self.results)], made
+        found = [(inputs if is_input else made)[k] for is_input, k, _ in self.results]
+        return [
+            a.reshape(shape) for a, (_, _, shape) in zip(found, self.results, strict=True)
+        ], made
 
 
 class PairedRecipe(Recipe):
@@ -114,14 +111,15 @@ class PairedRecipe(Recipe):
         self, inner: Recipe, dtypes: list[DType], count: int, stores: list[tuple[int, int]]
     ) -> None:
         own = len(inner.program.outputs)
-        stores = [*inner.stores, *[(position, own + number) for position, number in stores]]
-        super().__init__(inner.program, inner.sources, stores, inner.results)
+        all_stores = [
+            *inner.stores,
+            *[(position, own + number, None) for position, number in stores],
+        ]
+        super().__init__(inner.program, inner.sources, all_stores, inner.results)
         self.dtypes = dtypes
         self.count = count
 
-    def run(
-        self, inputs: tuple[np.ndarray, ...]
-    ) -> tuple[list[np.ndarray], tuple[np.ndarray, ...]]:
+    def run(self, inputs: Arrays) -> tuple[Sequence[np.ndarray], Arrays]:
         """The roots' arrays, and the program's outputs with all values put together after them."""
         parts, made = super().run(tuple([as_parts(a) for a in inputs]))
         found = iter(parts)
@@ -133,77 +131,6 @@ class PairedRecipe(Recipe):
                 value.real, value.imag = re, next(found)
             values.append(value)
         return values[: self.count], (*made, *values)
-
-
-def pending(node: Expr) -> bool:
-    """Whether a node's value is still to be computed."""
-    return node.value is None
-
-
-class Survey:
-    """One pass over a structure.
-
-    Attributes
-    ----------
-    place : dict of int to int
-        Position of each node, by ``id``.
-    parts : tuple
-        What decides the code (see the module docstring).
-    uses : list of int
-        How many references to each node come from the structure itself.
-    """
-
-    __slots__ = ("nodes", "parts", "place", "uses")
-
-    def __init__(self, nodes: Sequence[Expr], through: bool) -> None:
-        self.nodes = nodes
-        place: dict[int, int] = {}
-        uses = [0] * len(nodes)
-        parts: list[Any] = []
-        for number, n in enumerate(nodes):
-            place[id(n)] = number
-            args = n.args
-            op = n.op
-            if op is CONSTANT:
-                parts.append((n.attrs, n.dtype))
-                continue
-            pending_here = n.value is None
-            if args and (pending_here or (through and n.requires_grad and op is not INPUT)):
-                links = []
-                for a in args:
-                    k = place[id(a)]
-                    uses[k] += 1
-                    links.append(number - k)
-                parts.append((op, n.attrs, n.shape, n.dtype, n.requires_grad, pending_here, *links))
-            elif pending_here:
-                parts.append((n.dtype, n.shape, op, n.attrs))
-            else:
-                parts.append((n.dtype, n.shape, n.requires_grad))
-        self.place = place
-        self.uses = uses
-        self.parts = tuple(parts)
-
-    def held(self, roots: Sequence[Expr]) -> tuple[int, ...]:
-        """Positions of pending nodes that something besides the structure refers to.
-
-        A node's reference count beyond its uses in the structure shows a holder: a tensor in the
-        user's hands, or another pending graph. Their values are worth storing.
-        """
-        counts = _reference_counts(self.nodes)
-        wanted = {id(r) for r in roots}
-        return tuple(
-            [
-                k
-                for k, (n, count, uses) in enumerate(
-                    zip(self.nodes, counts, self.uses, strict=True)
-                )
-                if count > uses + _OWN_REFERENCES
-                and n.value is None
-                and n.args
-                and n.op.family != "movement"
-                and id(n) not in wanted
-            ]
-        )
 
 
 def array_of(node: Expr) -> np.ndarray:
@@ -257,7 +184,8 @@ def build_recipe(
         if e.value is None and vertex is not None:
             vertex = same_memory(vertex)
             if vertex.number in place:
-                stores.append((k, place[vertex.number]))
+                same = vertex.shape == e.shape
+                stores.append((k, place[vertex.number], None if same else e.shape))
     # Code generation is imported on the first look, so that `import symgrad` stays quick.
     from symgrad.codegen.build import Program
 
@@ -326,15 +254,20 @@ def same_memory(n: Node) -> Node:
     return inner if inner.input < 0 and inner.op.family in always else n
 
 
-def run_recipe(recipe: Recipe, nodes: Sequence[Expr]) -> list[np.ndarray]:
+def run_recipe(recipe: Recipe, nodes: Sequence[Expr]) -> Sequence[np.ndarray]:
     """Run a recipe on a structure, store what it stores, and give the roots' arrays."""
-    inputs = tuple([s if isinstance(s, np.ndarray) else array_of(nodes[s]) for s in recipe.sources])
-    found, made = recipe.run(inputs)
-    for position, output in recipe.stores:
+    inputs = []
+    for source in recipe.sources:
+        if isinstance(source, int):
+            value = nodes[source].value
+            inputs.append(value if type(value) is np.ndarray else array_of(nodes[source]))
+        else:
+            inputs.append(source)
+    found, made = recipe.run(tuple(inputs))
+    for position, output, shape in recipe.stores:
         node = nodes[position]
         if node.value is None:
-            array = made[output]
-            node.value = array if array.shape == node.shape else array.reshape(node.shape)
+            node.value = made[output] if shape is None else made[output].reshape(shape)
     return found
 
 
@@ -349,13 +282,14 @@ def evaluate(roots: Sequence[Expr]) -> None:
     wanted = [r for r in roots if r.value is None]
     if not wanted:
         return
-    nodes = ancestors(wanted, pending)
-    survey = Survey(nodes, False)
-    held = survey.held(wanted)
+    nodes = behind(wanted, False)
+    structure = Structure(nodes, False)
+    place = structure.place
+    held = structure.held(wanted)
     seen_through = anchors([*wanted, *[nodes[k] for k in held]])
     if seen_through:
-        held = tuple(sorted({*held, *[survey.place[id(x)] for x in seen_through]}))
-    key = (survey.parts, held, tuple([survey.place[id(n)] for n in wanted]))
+        held = tuple(sorted({*held, *[place[x.serial] for x in seen_through]}))
+    key = (structure.parts, held, *[place[n.serial] for n in wanted])
     recipe = _RECIPES.get(key)
     if recipe is None:
         require_inputs(nodes)
@@ -387,7 +321,7 @@ def remember(key: Any, recipe: Recipe) -> None:
 
 def recipe_count() -> int:
     """How many programs are kept."""
-    return len(_RECIPES) + len(_GRADIENTS)
+    return len(_RECIPES) + len(_JOINTS)
 
 
 PENDING_LIMIT = 1500
@@ -406,7 +340,7 @@ def relieve(node: Expr) -> None:
         if n.op is INPUT and not n.args:
             return
         seen.add(id(n))
-        stack.extend(n.args)
+        stack += n.args
     if len(seen) > PENDING_LIMIT:
         evaluate([node])
 
@@ -414,7 +348,7 @@ def relieve(node: Expr) -> None:
 def look(x: Expr) -> np.ndarray | None:
     """The value of `x`, computed if need be; None if it depends on a traced input."""
     if x.value is None:
-        if any(n.op is INPUT and n.value is None and not n.args for n in ancestors([x], pending)):
+        if any(n.op is INPUT and n.value is None and not n.args for n in behind([x], False)):
             return None
         evaluate([x])
     return array_of(x)
@@ -426,43 +360,55 @@ set_look(look)
 # -- derivatives ------------------------------------------------------------------------
 
 
-def differentiable(node: Expr) -> bool:
-    """Whether a structure of a derivative goes on through a node."""
-    return node.value is None or (node.requires_grad and node.op is not INPUT)
+class Joint(NamedTuple):
+    """The program of a value and its derivatives, and what a pass through it uses up.
+
+    Attributes
+    ----------
+    recipe : Recipe
+    present : tuple of bool
+        Which inputs a path leads to from the outputs.
+    spent : tuple of int
+        Positions of the nodes that the derivative passes.
+    freed : tuple of int
+        Positions of those whose values only a derivative needs.
+    """
+
+    recipe: Recipe
+    present: tuple[bool, ...]
+    spent: tuple[int, ...]
+    freed: tuple[int, ...]
+
+    def run(self, nodes: Sequence[Expr]) -> Sequence[np.ndarray | None]:
+        """The gradients' arrays, None where no path leads to the input.
+
+        Values of pending outputs are stored on the way.
+        """
+        arrays = run_recipe(self.recipe, nodes)
+        if len(arrays) == len(self.present):
+            return arrays
+        found = iter(arrays)
+        return [next(found) if p else None for p in self.present]
 
 
-def gradients(
-    outputs: Sequence[Expr],
-    cotangents: Sequence[Expr],
-    inputs: Sequence[Expr],
-    nodes: Sequence[Expr],
-) -> list[np.ndarray | None]:
-    """Values of the cotangents of `inputs`, by the joint program of value and derivative.
+def joint(
+    outputs: Sequence[Expr], cotangents: Sequence[Expr], inputs: Sequence[Expr], nodes: list[Expr]
+) -> Joint:
+    """The joint program of value and derivative, found by its key or built.
 
     Parameters
     ----------
     outputs, cotangents, inputs : sequences of Expr
         As for `symgrad.calculus.pullback`.
-    nodes : sequence of Expr
+    nodes : list of Expr
         The structure: everything behind outputs and cotangents, in creation order.
-
-    Returns
-    -------
-    list of ndarray or None
-        None where no path leads from the outputs to the input. Values of pending outputs are
-        stored on the way.
     """
-    survey = Survey(nodes, True)
-    position = survey.place
-    held = survey.held(outputs)
-    key = (
-        survey.parts,
-        tuple([position[id(n)] for n in outputs]),
-        tuple([position[id(n)] for n in cotangents]),
-        tuple([position.get(id(n), -1) for n in inputs]),
-        held,
-    )
-    found = _GRADIENTS.get(key)
+    structure = Structure(nodes, True)
+    place = structure.place
+    held = structure.held(outputs)
+    roots = [place.get(n.serial, -1) for n in (*outputs, *cotangents, *inputs)]
+    key = (structure.parts, held, len(outputs), *roots)
+    found = _JOINTS.get(key)
     if found is None:
         require_inputs(nodes)
         with _LOCK:
@@ -472,13 +418,31 @@ def gradients(
             wanted = [m for m in made if m is not None]
             fresh = [n for n in outputs if n.value is None]
             recipe = build_recipe(nodes, wanted, [*fresh, *[nodes[k] for k in held]])
-            found = (recipe, tuple([m is not None for m in made]))
-            if len(_GRADIENTS) >= MAX_RECIPES:
-                del _GRADIENTS[next(iter(_GRADIENTS))]
-            _GRADIENTS[key] = found
-    recipe, present = found
-    arrays = iter(run_recipe(recipe, nodes))
-    return [next(arrays) if p else None for p in present]
+            spent = passed(outputs)
+            found = Joint(
+                recipe,
+                tuple([m is not None for m in made]),
+                tuple([place[n.serial] for n in spent]),
+                tuple([place[n.serial] for n in freed(spent, outputs)]),
+            )
+            if len(_JOINTS) >= MAX_RECIPES:
+                del _JOINTS[next(iter(_JOINTS))]
+            _JOINTS[key] = found
+    return found
+
+
+def _passes(node: Expr) -> bool:
+    return node.requires_grad and node.op is not INPUT
+
+
+def passed(outputs: Sequence[Expr]) -> list[Expr]:
+    """The nodes that derivatives of the outputs pass, leaving out leaves and what is only a value."""
+    return [n for n in ancestors(outputs, _passes) if _passes(n)]
+
+
+def freed(spent: Sequence[Expr], outputs: Sequence[Expr]) -> list[Expr]:
+    """Of the nodes that a pass used up, those whose values only a derivative needs."""
+    return [n for n in spent if n.op.family in ("contract", "reduce") and n not in outputs]
 
 
 def anchors(nodes: Sequence[Expr]) -> list[Expr]:

@@ -513,23 +513,23 @@ class Tensor:
                 "Can't call numpy() on Tensor that has conjugate bit set. Use "
                 "tensor.resolve_conj().numpy() instead."
             )
-        array = self.shared_memory()
+        array = self._shared()
         for op, attrs in self._path:
             array = op.ref(array, **dict(zip(op.attributes, attrs, strict=True)))
         return array
 
     def shared_memory(self) -> np.ndarray:
         """The memory of this tensor's base, which the outside may write from now on."""
-        if self.requires_grad:
-            return self.detach().shared_memory()
+        return (self.detach() if self.requires_grad else self)._shared()
+
+    def _shared(self) -> np.ndarray:
         family = self.family()
         storage = family.storage
         if storage.outside is None:
             base = family.current()
             if base.value is None:
                 runtime.evaluate([base])
-            own = np.array(base.value, base.dtype.numpy)
-            storage.outside = own
+            storage.outside = own = runtime.array_of(base).copy()
             family.node = input_node(base.shape, base.dtype, own)
             storage.step(family, True)
             if not self._path:

@@ -34,6 +34,7 @@ from symgrad.autograd.gradcheck import gradcheck, gradgradcheck
 from symgrad.autograd.memory import _unsafe_preserve_version_counter
 from symgrad.autograd.variable import Variable
 from symgrad.calculus.batching import batched, with_batch
+from symgrad.expr import Expr
 from symgrad.op import STATE, grad_mode, input_node
 from symgrad.tensor import Tensor
 
@@ -226,23 +227,30 @@ def grad(
     keep = create_graph if retain_graph is None else retain_graph
     nodes = [graph.target_of(t) for t in listed]
     found = engine.run(nodes, given, targets, keep, create_graph, None)
-    aliases = {id(g.expr().value): g for g in given if g is not None and g.expr().value is not None}
     results: list[Any] = []
     for target, node in zip(targets, found, strict=True):
-        if node is None and not unused_fine:
+        if node is not None:
+            results.append(Tensor(node) if grad_outputs is None else _handed_back(node, given))
+        elif materialize_grads:
+            zeros = Tensor(interface.full_like(target, 0.0))
+            results.append(zeros.requires_grad_() if create_graph else zeros)
+        elif unused_fine:
+            results.append(None)
+        else:
             raise RuntimeError(
                 "One of the differentiated Tensors appears to not have been used in the graph. "
                 "Set allow_unused=True if this is the desired behavior."
             )
-        if node is None and materialize_grads:
-            zeros = Tensor(interface.full_like(target, 0.0))
-            results.append(zeros.requires_grad_() if create_graph else zeros)
-        elif node is not None and not node.requires_grad and id(node.value) in aliases:
-            # The pullback gave the cotangent itself back, memory and all.
-            results.append(aliases[id(node.value)].detach())
-        else:
-            results.append(None if node is None else Tensor(node))
     return tuple(results)
+
+
+def _handed_back(node: Expr, given: Sequence[Tensor | None]) -> Tensor:
+    """The tensor of a gradient: a cotangent that the pullback gave back as it was, memory and all."""
+    if node.value is not None and not node.requires_grad:
+        for g in given:
+            if g is not None and g.expr().value is node.value:
+                return g.detach()
+    return Tensor(node)
 
 
 def _batched(

@@ -26,13 +26,13 @@ from symgrad.autograd.applied import Call
 from symgrad.autograd.hooks import SPENT, Hooks, history, is_spent, note_of, spend
 from symgrad.autograd.memory import laid_out
 from symgrad.autograd.walk import ANOMALY, RUNNING, Pass, ones_like
-from symgrad.calculus.known import known_gradient
-from symgrad.expr import Expr, ancestors
+from symgrad.calculus.known import known_gradients
+from symgrad.expr import Expr
 from symgrad.locks import RenewedLock
 from symgrad.op import INPUT, STATE, cast_to, grad_mode
-from symgrad.ops.alias import detach
 from symgrad.ops.arithmetic import add
 from symgrad.storage import Note, Part, Slot, title
+from symgrad.structure import behind
 from symgrad.tensor import Tensor
 
 AGAIN = (
@@ -75,16 +75,16 @@ def _initial(
     """Output nodes and their cotangents, with torch's checks."""
     nodes: list[Expr] = []
     cotangents: list[Expr] = []
-    for number, (node, g) in enumerate(zip(outputs, given, strict=True)):
+    for number, (node, g) in enumerate(zip(outputs, given)):
         if not node.requires_grad:
             raise RuntimeError(NO_GRAD.format(number))
         if g is None:
-            if node.size != 1:
+            if node.shape and node.size != 1:
                 raise RuntimeError(
                     "grad can be implicitly created only for scalar outputs "
                     f"(got shape {node.shape}); pass gradient= / grad_outputs="
                 )
-            if node.dtype.is_complex:
+            if node.dtype.category == 3:
                 raise RuntimeError(
                     "grad can be implicitly created only for real scalar outputs but got "
                     f"{node.dtype!r}; pass gradient= / grad_outputs="
@@ -142,7 +142,7 @@ def run(
         Takes the place of an input and its gradient, when the pass has computed it.
     """
     nodes, cotangents = _initial(outputs, given)
-    graph = ancestors([*nodes, *cotangents], runtime.differentiable)
+    graph = behind([*nodes, *cotangents], True)
     general = create_graph or STATE.tracing or ANOMALY.enabled or bool(PROFILING)
     leaves: list[Expr] = []
     orphans: list[Expr] = []
@@ -159,31 +159,29 @@ def run(
                 general = general or bool(slot.hooks)
         elif isinstance(meta, Hooks):
             general = general or meta.active()
-            if meta.spent and _saves(n) and n in _differentiated(nodes):
+            if meta.spent and _saves(n) and n in runtime.passed(nodes):
                 raise RuntimeError(AGAIN)
         elif isinstance(meta, Call):
             general = True
         else:
             if isinstance(meta, Part):
                 general = general or meta.group.hooked
-            if (meta is SPENT or is_spent(n)) and _saves(n) and n in _differentiated(nodes):
+            if (meta is SPENT or is_spent(n)) and _saves(n) and n in runtime.passed(nodes):
                 raise RuntimeError(AGAIN)
-    targets = leaves if inputs is None else [_in_graph(t, leaves) for t in inputs]
+    own = set(leaves)
+    targets = (
+        leaves if inputs is None else [t if t in own else _in_graph(t, leaves) for t in inputs]
+    )
     if general:
         if inputs is None:
             # Leaves that nobody holds any more get nothing, but hooks on the way to them run.
             targets = leaves + orphans
-        found = _general(
-            nodes, cotangents, targets, inputs is not None, retain_graph, create_graph, graph
-        )
+        found = _general(nodes, cotangents, targets, inputs is not None, retain_graph, create_graph)
     else:
-        arrays = runtime.gradients(nodes, cotangents, targets, graph)
-        found = [
-            None if a is None else known_gradient(nodes, cotangents, t, a)
-            for a, t in zip(arrays, targets, strict=True)
-        ]
+        joint = runtime.joint(nodes, cotangents, targets, graph)
+        found = known_gradients(nodes, cotangents, targets, joint.run(graph))
         if not retain_graph:
-            _spend(graph, nodes)
+            _spend([graph[k] for k in joint.spent], [graph[k] for k in joint.freed])
     if inputs is None:
         for node, gradient in zip(targets, found, strict=True):
             if gradient is not None:
@@ -215,7 +213,6 @@ def _general(
     partial: bool,
     retain_graph: bool,
     create_graph: bool,
-    graph: Sequence[Expr],
 ) -> list[Expr | None]:
     work = Pass(partial, lambda t, g: add_to(t.slot(), g, create_graph))
     with grad_mode(create_graph):
@@ -223,7 +220,8 @@ def _general(
     if not create_graph and not STATE.tracing:
         runtime.evaluate([f for f in found if f is not None])
     if not retain_graph:
-        _spend(graph, nodes)
+        spent = runtime.passed(nodes)
+        _spend(spent, runtime.freed(spent, nodes))
     _FINISHED.callbacks = work.callbacks
     return found
 
@@ -234,9 +232,6 @@ def _in_graph(target: Expr, leaves: Sequence[Expr]) -> Expr:
     meta = target.meta
     if target.op is not INPUT or not isinstance(meta, weakref.ref):
         return target
-    for n in leaves:
-        if n is target:
-            return target
     slot = meta()
     for n in leaves:
         if n.meta() is slot:
@@ -251,27 +246,15 @@ def queue_callback(callback: Callable[[], None]) -> None:
     RUNNING.passes[-1].callbacks.append(callback)
 
 
-def _differentiated(outputs: Sequence[Expr]) -> set[Expr]:
-    """The nodes that derivatives of the outputs pass, leaving out what is only a value of theirs."""
-    return {n for n in ancestors(outputs, lambda n: n.requires_grad) if n.requires_grad}
-
-
-def _spend(graph: Sequence[Expr], outputs: Sequence[Expr]) -> None:
-    """Mark the graph as used up and free the values that only a derivative needed."""
-    kept = {id(n) for n in outputs}
-    for n in graph:
-        if n.op is detach:
-            graph = list(_differentiated(outputs))
-            break
-    for n in graph:
-        if not n.requires_grad or n.op is INPUT:
-            continue
+def _spend(spent: Sequence[Expr], freed: Sequence[Expr]) -> None:
+    """Mark nodes as used up and free the values that only a derivative needed."""
+    for n in spent:
         if n.meta is None:
             n.meta = SPENT
         else:
             spend(n)
-        if id(n) not in kept and n.value is not None and n.op.family in ("contract", "reduce"):
-            n.value = None
+    for n in freed:
+        n.value = None
 
 
 def _accumulate(node: Expr, gradient: Expr, create_graph: bool) -> None:

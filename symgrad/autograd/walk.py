@@ -367,10 +367,14 @@ def _warn_of(node: Expr) -> None:
     warnings.warn(message, UserWarning, stacklevel=2)
 
 
+_ONE = {dtype: constant(1.0, dtype) for dtype in dtypes.ALL if dtype.category >= 2}
+"""Made once, so before all nodes that it meets: its place in a structure is always the same."""
+
+
 def ones_like(node: Expr) -> Expr:
     """The implicit cotangent of an output."""
     if not node.shape:
-        return constant(1.0, node.dtype)
+        return _ONE[node.dtype]
     return full(1.0, node.shape, node.dtype)
 
 

@@ -15,7 +15,7 @@ from symgrad.op import REGISTRY, Leaf, record
 
 
 class _Known(Leaf):
-    """A gradient by value: arguments are pairs of output and cotangent, then the input."""
+    """A gradient by value: arguments are outputs, as many cotangents, and the input."""
 
     name = "known"
 
@@ -24,12 +24,20 @@ KNOWN = _Known()
 REGISTRY["known"] = KNOWN
 
 
-def known_gradient(
-    outputs: Sequence[Expr], cotangents: Sequence[Expr], source: Expr, value: Any
-) -> Expr:
-    """The node of a gradient with respect to `source` whose value is at hand."""
-    pairs = [x for pair in zip(outputs, cotangents, strict=True) for x in pair]
-    return Expr(KNOWN, (*pairs, source), (), source.shape, source.dtype, False, value)
+def known_gradients(
+    outputs: Sequence[Expr],
+    cotangents: Sequence[Expr],
+    sources: Sequence[Expr],
+    values: Sequence[Any],
+) -> list[Expr | None]:
+    """The nodes of gradients with respect to `sources` whose values are at hand; None for None."""
+    found: list[Expr | None] = []
+    for x, value in zip(sources, values):
+        known = None
+        if value is not None:
+            known = Expr(KNOWN, (*outputs, *cotangents, x), (), x.shape, x.dtype, False, value)
+        found.append(known)
+    return found
 
 
 def expanded(root: Expr) -> Expr:
@@ -50,8 +58,9 @@ def expanded(root: Expr) -> Expr:
     new: dict[int, Expr] = {}
     for n in nodes:
         if n.op is KNOWN:
-            outputs, cotangents = n.args[:-1:2], n.args[1:-1:2]
-            (made,) = pullback(outputs, cotangents, [n.args[-1]])
+            *given, x = n.args
+            half = len(given) // 2
+            (made,) = pullback(given[:half], given[half:], [x])
             new[id(n)] = n if made is None else made
         elif any(new[id(a)] is not a for a in n.args):
             args = tuple(new[id(a)] for a in n.args)

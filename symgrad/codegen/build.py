@@ -4,7 +4,7 @@ Structures:
 
 * `Segment`: launches that run one after the other without Python in between.
 * `Program`: segments and library routines in order, the buffers each call needs, and what goes
-  in and out. `Program.run` takes arrays and gives new arrays.
+  in and out. What `Program.runner` gives takes arrays and makes new ones.
 
 Slots are numbered: inputs, outputs, scratch pieces of one arena, and a status word if there are
 native library calls. Where one of them fails, the program runs again with Python's routine in its
@@ -14,7 +14,8 @@ Start reading at `Program`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -70,7 +71,7 @@ class Program:
     ----------
     schedule : Schedule
     outputs : sequence of Node
-        Stored nodes whose arrays `run` returns, without repetition.
+        Stored nodes whose arrays a run makes, without repetition.
     inline : bool
         Whether vector maths is inlined (compiled functions) or called (eager looks).
 
@@ -314,24 +315,20 @@ class Program:
 
     # -- running ----------------------------------------------------------------------
 
-    def run(self, arrays: tuple[np.ndarray, ...]) -> tuple[np.ndarray, ...]:
-        """Compute.
-
-        Parameters
-        ----------
-        arrays : tuple of ndarray
-            One per input, C-contiguous, of the input's dtype and shape.
+    def runner(self) -> Callable[[tuple[np.ndarray, ...]], tuple[np.ndarray, ...]]:
+        """What runs the program, for as long as that is kept.
 
         Returns
         -------
-        tuple of ndarray
-            One new array per output.
+        callable
+            Takes a tuple of arrays, one per input, C-contiguous, of the input's dtype and shape;
+            gives a tuple of new arrays, one per output.
         """
-        if self.native:
-            if self._spec is None:
-                self._spec = self._native_spec()
-            return make_executor()(self._spec.address, arrays)
-        return self._run_steps(arrays)
+        if not self.native:
+            return self._run_steps
+        if self._spec is None:
+            self._spec = self._native_spec()
+        return partial(make_executor(), self._spec.address)
 
     def whole_plan(self) -> Plan:
         """The one plan of a native program."""

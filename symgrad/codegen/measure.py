@@ -312,7 +312,8 @@ def measured(program: Program, arrays: tuple[np.ndarray, ...], seconds: float = 
         found.append(
             StepReport(number, kind, repr(step), target.dtype.name, taken, read, written, flops)
         )
-    call_s = _median(lambda: program.run(arrays), each)
+    run = program.runner()
+    call_s = _median(lambda: run(arrays), each)
     return Report(tuple(found), call_s, machine)
 
 

@@ -201,9 +201,10 @@ class Stepwise:
         inputs = [number[id(self.inner.schedule.graph.inputs[n.input])] for n in self.inner.inputs]
         place = {n.number: k for k, n in enumerate(self.inner.outputs)}
         order = range(run.length - 1, -1, -1) if run.backward else range(run.length)
+        compute = self.inner.runner()
         for step in order:
             given = [*held, *[a[step] for a in operands[carries:split]], *operands[split:]]
-            made = self.inner.run(tuple([np.ascontiguousarray(given[k]) for k in inputs]))
+            made = compute(tuple([np.ascontiguousarray(given[k]) for k in inputs]))
             outputs = []
             for n, y in zip(self.roots, run.body.outputs, strict=True):
                 k = number[id(self.inner.schedule.graph.inputs[n.input])] if n.input >= 0 else -1

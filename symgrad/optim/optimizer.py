@@ -289,7 +289,7 @@ def kept(made: Tensor) -> Tensor:
     and writes it at each call.
     """
     if STATE.tracing:
-        made._node.serial = -1
+        made._node.serial = -abs(made._node.serial)
     return made
 
 

@@ -15,9 +15,10 @@ import numpy as np
 
 from symgrad.codegen import build, layout, pool
 from symgrad.codegen.plan import Launch
-from symgrad.expr import Expr, ancestors
-from symgrad.runtime import array_of, build_recipe, pending
+from symgrad.expr import Expr
+from symgrad.runtime import array_of, build_recipe
 from symgrad.schedule import program
+from symgrad.structure import behind
 
 
 class Evaluator:
@@ -36,7 +37,7 @@ class Evaluator:
     def __init__(
         self, roots: Sequence[Expr], inputs: Sequence[Expr] = (), inline: bool = False
     ) -> None:
-        found = ancestors(roots, pending)
+        found = behind(roots, False)
         self._recipe = build_recipe(found, list(roots), [], inline)
         place = {id(n): k for k, n in enumerate(inputs)}
         self._sources: list[int | np.ndarray] = []
@@ -50,7 +51,7 @@ class Evaluator:
 
     def __call__(self, arrays: Sequence[np.ndarray] = ()) -> list[np.ndarray]:
         inputs = tuple([s if isinstance(s, np.ndarray) else arrays[s] for s in self._sources])
-        return self._recipe.run(inputs)[0]
+        return list(self._recipe.run(inputs)[0])
 
     def llvm(self) -> str:
         """The IR of the program's kernels."""
