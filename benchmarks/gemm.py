@@ -117,8 +117,8 @@ def measure(repeat: Callable[..., None], kind: str, case: Case, threads: int) ->
     launch = gemm.gemm_plan(
         kind, case.nbatch, case.m, case.n, case.k, strides(a), strides(b), strides(c)
     )
-    library = gemm.library(kind)
-    address, arguments = library[launch.symbol], launch.arguments(0, 1, 2)
+    address, library = gemm.kernel_for(kind, launch)
+    arguments = launch.arguments(0, 1, 2)
     launches = [plan.Launch(address, arguments, launch.extent, launch.cost_ns)]
     program = plan.Plan(launches, [library])
     slots = np.array([x.ctypes.data for x in (a, b, c)], np.uintp)

@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from symgrad.codegen import gemm, gemm_tile, jit
+from symgrad.codegen import gemm, gemm_library, gemm_tile, jit
 from symgrad.codegen.ir import Module
 
 DTYPES = {"double": np.float64, "float": np.float32}
@@ -109,14 +109,14 @@ class Kernels:
     """The kernels of this CPU, or those of other register tiles."""
 
     def __init__(self, shapes=None):
-        self.libraries = {}
+        self.libraries, self.tiles = {}, {}
         for kind in DTYPES:
-            if shapes is None:
-                self.libraries[kind] = gemm.library(kind)
-            else:
-                module = Module()
-                name = gemm.define(module, kind, shapes[kind])
-                self.libraries[kind] = jit.compile_module(module, [name])
+            shape = gemm_library.host_shape(kind) if shapes is None else shapes[kind]
+            module = Module()
+            name = gemm.define(module, kind, shape)
+            self.libraries[kind] = jit.compile_module(module, [name])
+            self.tiles[kind] = gemm_library.Tiles(kind, shape)
+            self.tiles[kind].need(self.tiles[kind].all_sizes())
 
     def __call__(self, a, b, c, blocking=None, splits=(), offsets=None, within=(0, 1)):
         """C = A @ B for arrays of three axes, the range of chunks cut at `splits`.
@@ -130,7 +130,7 @@ class Kernels:
         offsets = offsets or (0, 0, 0)
         bases = [x.ctypes.data - o * c.itemsize for x, o in zip((a, b, c), offsets, strict=True)]
         slots = (ctypes.c_void_p * 4)(None, *bases)
-        values = launch.arguments(1, 2, 3, *offsets)
+        values = [*launch.arguments(1, 2, 3, *offsets)[:-1], self.tiles[kind].address]
         args = (ctypes.c_int64 * len(values))(*values)
         function = SIGNATURE(self.libraries[kind][launch.symbol])
         cuts = [int(s * launch.extent) for s in (within[0], *splits, within[1])]
@@ -310,6 +310,50 @@ def test_register_tile_leaves_the_bits_alone(kernels, rows, vectors, lanes):
         kernels(a, b, want)
         others(a, b, c)
         assert same_bits(c, want)
+
+
+@pytest.mark.parametrize("kind", DTYPES)
+def test_smallest_tiles_stand_in_for_missing_ones(kernels, kind):
+    few = Kernels()
+    few.tiles[kind] = gemm_library.Tiles(kind, gemm_library.host_shape(kind))
+    rng = np.random.default_rng(41)
+    for packs in (False, True):
+        blocking = gemm.Blocking(packs, 24, 4, 17, 45, 17)
+        a, b = fill(rng, (1, 17, 800), kind), fill(rng, (1, 800, 45), kind)
+        want, c = np.empty((2, 1, 17, 45), DTYPES[kind])
+        kernels(a, b, want, blocking)
+        few(a, b, c, blocking)
+        assert same_bits(c, want)
+
+
+@pytest.mark.parametrize("kind", DTYPES)
+@pytest.mark.parametrize("packs", [False, True])
+def test_plan_names_every_tile_that_runs(kind, packs):
+    """With the planned tiles alone, no other one is asked for: its place in the table tells."""
+    rng = np.random.default_rng(43)
+    unplanned = []
+    called = ctypes.CFUNCTYPE(None)(lambda: unplanned.append(1))
+    trap = ctypes.cast(called, ctypes.c_void_p).value
+    for m, n, k in [
+        (17, 45, 30),
+        (128, 10, 96),
+        (50, 50, 50),
+        (1, 7, 3),
+        (64, 33, 5),
+        (97, 130, 8),
+    ]:
+        blocking = gemm.Blocking(packs, 24, 4, 20, 48, 60)
+        few = Kernels()
+        few.tiles[kind] = tiles = gemm_library.Tiles(kind, gemm_library.host_shape(kind))
+        a, b = fill(rng, (1, m, k), kind), fill(rng, (1, k, n), kind)
+        c = np.empty((1, m, n), DTYPES[kind])
+        for chosen in (blocking, None):
+            strides = [tuple(s // c.itemsize for s in x.strides) for x in (a, b, c)]
+            tiles.need(gemm.gemm_plan(kind, 1, m, n, k, *strides, blocking=chosen).tiles)
+            tiles.table[tiles.table == 0] = trap
+            few(a, b, c, chosen, splits=(0.2, 0.5, 0.7))
+            tiles.table[tiles.table == trap] = 0
+            assert not unplanned, (m, n, k)
 
 
 @pytest.mark.parametrize("kind", DTYPES)

@@ -303,14 +303,12 @@ class Program:
         )  # fmt: skip
         if made.extent == 0:
             return
-        library = gemm.library(kind)
+        address, library = gemm.kernel_for(kind, made)
         arguments = made.arguments(
             self.slots[a.number], self.slots[b.number], self.slots[step.target.number],
             a_offset, b_offset,
         )  # fmt: skip
-        segment.launches.append(
-            Launch(library[made.symbol], arguments, made.extent, int(made.cost_ns))
-        )
+        segment.launches.append(Launch(address, arguments, made.extent, int(made.cost_ns)))
         segment.keep.append(library)
 
     # -- running ----------------------------------------------------------------------

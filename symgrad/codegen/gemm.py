@@ -6,7 +6,8 @@ Two structures:
   strides and offsets in elements, and the blocking that the plan chose.
 * `GemmLaunch`: what a caller needs to run one product: symbol, arguments, number of chunks.
 
-One kernel per scalar kind serves every shape, so a new shape compiles nothing. A chunk is a
+One kernel per scalar kind serves every shape; a new shape compiles at most the register tiles that
+no product before it had (`symgrad.codegen.gemm_library`). A chunk is a
 block of rows (and, for flat products, columns) of one batch entry; neighbouring chunks of one
 call are joined so that a packed operand serves all of them.
 
@@ -17,13 +18,12 @@ not change it. Start reading at `gemm_plan` for use, at `define` for the code.
 
 from __future__ import annotations
 
-import sys
+from collections.abc import Iterator
 from functools import cache
-from inspect import getsource
 from typing import NamedTuple
 
-from symgrad import cache as objects
 from symgrad.codegen import jit
+from symgrad.codegen.gemm_library import Size, host_shape, linked, tiles
 from symgrad.codegen.gemm_tile import (
     JOB_A_K,
     JOB_A_ROW,
@@ -33,6 +33,7 @@ from symgrad.codegen.gemm_tile import (
     JOB_POPS,
     JOB_SIZE,
     JOB_SLOTS,
+    JOB_TILES,
     UNIT,
     VECTOR_BYTES,
     Shape,
@@ -46,7 +47,6 @@ from symgrad.codegen.gemm_tile import (
     place,
     quotient,
     tile_name,
-    tile_shape,
     vectors_of,
     when,
 )
@@ -82,7 +82,8 @@ from symgrad.codegen.ir import FLOAT_BITS, Function, Module, Val, constant
     ARG_STAGE_BYTES,
     ARG_SLOT_BYTES,
     ARG_WORK_BYTES,
-) = range(29)
+    ARG_TILES,
+) = range(30)
 
 TAIL_START = ARG_BATCH
 """Arguments before this place are slots, from it on the tail."""
@@ -98,7 +99,7 @@ class GemmLaunch(NamedTuple):
     `tail` is the argument array after its four slots; `swapped` says that the plan computes the
     transpose, so that the operands change places (`arguments` takes care of it). `cost_ns` is
     an estimate for one thread. `scratch_bytes` is what the kernel takes from the C library's
-    heap while a call runs; the caller provides nothing.
+    heap while a call runs; the caller provides nothing. `tiles` are the register tiles it uses.
     """
 
     symbol: str
@@ -108,6 +109,7 @@ class GemmLaunch(NamedTuple):
     scratch_bytes: int
     variant: str
     swapped: bool
+    tiles: frozenset[Size]
 
     def arguments(
         self,
@@ -135,39 +137,27 @@ def kernel_name(kind: str) -> str:
 
 
 @cache
-def host_shape(kind: str) -> Shape:
-    """The register tile for this CPU."""
-    return tile_shape(kind, bool(jit.host_features().get("avx512f")))
-
-
-@cache
 def library(kind: str) -> jit.Library:
-    """The linked kernel of one kind, for this process."""
-    key = objects.key_of(_recipe(kind), 2, (), jit.fingerprint())
-    data = objects.load(key, jit.fingerprint())
-    if data is None:
-        data = jit.emit_object(_text(kind))
-        objects.store(key, data, jit.fingerprint())
-    return jit.link(data, [kernel_name(kind)])
+    """The linked kernel of one kind, for this process, without its tiles."""
+
+    def text() -> str:
+        module = Module()
+        define(module, kind)
+        return module.text()
+
+    name = kernel_name(kind)
+    return linked(f"{name} {host_shape(kind)!r}", text, name)
 
 
-def _text(kind: str) -> str:
-    module = Module()
-    define(module, kind)
-    return module.text()
-
-
-def _recipe(kind: str) -> str:
-    """What decides the IR. Its own source will do: to write out the IR takes 40 ms, to link 3."""
-    makers = (sys.modules[name] for name in (__name__, define_tile.__module__, Module.__module__))
-    try:
-        return "\n".join([kind, repr(host_shape(kind)), *map(getsource, makers)])
-    except OSError:
-        return _text(kind)
+def kernel_for(kind: str, launch: GemmLaunch) -> tuple[int, jit.Library]:
+    """The address of the code of a planned product, with the tiles it needs, and its owner."""
+    tiles(kind).need(launch.tiles)
+    found = library(kind)
+    return found[launch.symbol], found
 
 
 def define(module: Module, kind: str, shape: Shape | None = None) -> str:
-    """Define the product kernel of one kind with its tiles; returns the exported symbol.
+    """Define the product kernel of one kind; returns the exported symbol.
 
     Parameters
     ----------
@@ -177,22 +167,42 @@ def define(module: Module, kind: str, shape: Shape | None = None) -> str:
         The register tile; default the best for this CPU. It changes speed, never bits.
     """
     shape = shape or host_shape(kind)
-    rows, vectors = range(1, shape.rows + 1), range(1, shape.vectors + 1)
-    sizes = [(r, v, tail) for r in rows for v in vectors for tail, _ in shape.tails]
-    for size in sizes:
-        define_tile(module, kind, shape, *size)
-    table = f"gemm_tiles_{kind}"
-    names = ", ".join(f"ptr @{tile_name(kind, *size)}" for size in sizes)
-    module.globals[table] = (
-        f"@{table} = private unnamed_addr constant [{len(sizes)} x ptr] [{names}], align 64"
-    )
+    for tail, _ in shape.tails:
+        define_tile(module, kind, shape, 1, 1, tail)
+    missing = _define_missing(module, kind, shape)
     pack_b = define_pack_b(module, kind, shape)
-    inner = _define_inner(module, kind, shape, table)
+    inner = _define_inner(module, kind, shape, missing)
     block = _define_block(module, kind, shape, pack_b, inner)
     return _define_kernel(module, kind, block)
 
 
-def _define_inner(module: Module, kind: str, shape: Shape, table: str) -> str:
+def _define_missing(module: Module, kind: str, shape: Shape) -> str:
+    """A tile of any size out of the smallest: ``void missing(job, a, b, i, j, lanes, rows, vectors)``."""
+    name = f"gemm_missing_{kind}"
+    arguments = [("job", "ptr", 1), ("a", "ptr", 1), ("b", "ptr", 1)]
+    arguments += [(n, "i64", 1) for n in ("i", "j", "lanes", "rows", "vectors")]
+    f = Function(module, name, arguments, attributes="noinline nounwind", linkage="internal")
+    job, a, b, top, column, lanes_left, rows, vectors = f.arguments
+    a_row = f.load(place(f, job, JOB_A_ROW), "i64")
+    part, whole = (Val(f"@{tile_name(kind, 1, 1, tail)}", "ptr") for tail, _ in shape.tails)
+    with (
+        counted(f, i64(0), rows, i64(1), "row") as r,
+        counted(f, i64(0), vectors, i64(1), "vector") as v,
+    ):
+        last = f.icmp("eq", f.add(v, i64(1)), vectors)
+        count = f.select(last, lanes_left, i64(shape.width))
+        long = f.icmp("sgt", count, i64(shape.tails[0][1]))
+        tile = f.select(long, whole, part)
+        offset = f.mul(v, i64(shape.width))
+        at_a, at_b = element(f, a, f.mul(r, a_row), kind), element(f, b, offset, kind)
+        values = [job, at_a, at_b, f.add(top, r), f.add(column, offset), count]
+        f.do(f"call void {tile.ref}({', '.join(str(v) for v in values)})")
+    f.ret()
+    f.finish()
+    return name
+
+
+def _define_inner(module: Module, kind: str, shape: Shape, missing: str) -> str:
     """All tiles of one block: ``void inner(job, a, b, i, m, n, packed)``."""
     name = f"gemm_inner_{kind}"
     arguments = [("job", "ptr", 1), ("a", "ptr", 1), ("b", "ptr", 1)]
@@ -202,6 +212,7 @@ def _define_inner(module: Module, kind: str, shape: Shape, table: str) -> str:
     width = i64(shape.width)
     length = f.load(place(f, job, JOB_LENGTH), "i64")
     a_row = f.load(place(f, job, JOB_A_ROW), "i64")
+    table = f.load(place(f, job, JOB_TILES), "ptr")
     panels = f.icmp("ne", packed, i64(0))
     b_step = f.select(panels, length, i64(1))
     total = vectors_of(f, n, shape.width)
@@ -217,9 +228,17 @@ def _define_inner(module: Module, kind: str, shape: Shape, table: str) -> str:
             at_a = element(f, a, f.mul(row, a_row), kind)
             number = f.add(f.mul(f.sub(rows, i64(1)), i64(shape.vectors)), vectors)
             number = f.add(f.mul(f.sub(number, i64(1)), i64(2)), tail)
-            tile = f.load(f.gep(Val(f"@{table}", "ptr"), number, "ptr"), "ptr")
+            tile = f.load(f.gep(table, number, "ptr"), "ptr")
             values = [job, at_a, at_b, f.add(top, row), column, count]
+            ready, absent, done = f.label("ready"), f.label("absent"), f.label("tile.done")
+            f.branch_if(f.icmp("ne", tile, Val("null", "ptr")), ready, absent)
+            f.start(ready)
             f.do(f"call void {tile.ref}({', '.join(str(v) for v in values)})")
+            f.branch(done)
+            f.start(absent)
+            f.call(missing, None, [*values, rows, vectors])
+            f.branch(done)
+            f.start(done)
     f.ret()
     f.finish()
     return name
@@ -254,6 +273,7 @@ def _define_block(module: Module, kind: str, shape: Shape, pack_b: str, inner: s
     f.store(a_k, place(f, job, JOB_A_K))
     f.store(b_k, place(f, job, JOB_B_K))
     f.store(to_row, place(f, job, JOB_SLOTS + 1))
+    f.store(argument(ARG_TILES), place(f, job, JOB_TILES))
     units = f.udiv(f.add(total_k, i64(UNIT - 1)), i64(UNIT))
     units = f.intrinsic("umax", "i64", 1, [units, i64(1)])
     last_unit = f.sub(units, i64(1))
@@ -530,10 +550,51 @@ def gemm_plan(
         (nbatch, m, n, k, *strides[0], *strides[1], *strides[2], 0, 0, 0)
         + (chunk_rows, chunk_columns, joined, cut.block_rows, block_vectors)
         + (b_bytes, stage_bytes, slot_bytes, work + VECTOR_BYTES if work else 0)
+        + (tiles(kind).address,)
     )
     variant = f"{shape.rows}x{shape.vectors}{' packed' * cut.packs}{' staged' * staged}"
     cost = ENTRY_NS + nbatch * _entry_cost(kind, m, n, k, cut.packs)
-    return GemmLaunch(kernel_name(kind), tail, extent, int(cost), work, variant, swapped)
+    used = (
+        frozenset()
+        if extent == 0
+        else frozenset(
+            (r, v, tail_form)
+            for r in _row_sizes(shape, m, chunk_rows, joined, cut.block_rows)
+            for v, tail_form in _column_sizes(shape, n, chunk_columns, block_vectors)
+        )
+    )
+    return GemmLaunch(kernel_name(kind), tail, extent, int(cost), work, variant, swapped, used)
+
+
+def _piece_sizes(count: int, most: int) -> set[int]:
+    """The sizes that `pieces_of` cuts a count into."""
+    pieces = -(-count // most)
+    base = count // pieces
+    return {base, base + 1} if count % pieces else {base}
+
+
+def _row_sizes(shape: Shape, m: int, chunk: int, joined: int, block: int) -> set[int]:
+    """Rows of the tiles of a product, however its chunks are joined."""
+    chunks = -(-m // chunk)
+    found: set[int] = set()
+    for count in range(1, min(joined, chunks) + 1):
+        for rows in {count * chunk, m - (chunks - count) * chunk}:
+            for part in _piece_sizes(min(rows, m), block):
+                found |= _piece_sizes(part, shape.rows)
+    return found
+
+
+def _column_sizes(shape: Shape, n: int, chunk: int, block: int) -> Iterator[tuple[int, int]]:
+    """Vectors of the tiles of a product, with the form of the last one."""
+    for columns in {min(chunk, n), n % chunk or chunk}:
+        total = -(-columns // shape.width)
+        last = columns - (total - 1) * shape.width
+        form = int(last > shape.tails[0][1])
+        for part in _piece_sizes(total, block):
+            for vectors in _piece_sizes(part, shape.vectors):
+                yield vectors, form
+                if total > vectors:
+                    yield vectors, 1
 
 
 def _rounded(count: int) -> int:

@@ -29,7 +29,7 @@ VECTOR_BYTES = 64
 PREFETCH_LENGTH = 128
 """From this length on a chain takes longer than its results need to arrive."""
 
-JOB_LENGTH, JOB_A_ROW, JOB_A_K, JOB_B_K, JOB_POPS, JOB_DEPTH = range(6)
+JOB_LENGTH, JOB_A_ROW, JOB_A_K, JOB_B_K, JOB_POPS, JOB_DEPTH, JOB_TILES = range(7)
 JOB_SLOTS = 8
 JOB_SIZE = JOB_SLOTS + 2 * 64
 """A slot takes two places: address of the block's first element, row stride in elements."""
@@ -145,7 +145,6 @@ def define_tile(
         [("job", "ptr", 1), ("a", "ptr", 1), ("b", "ptr", 1)]
         + [("i", "i64", 1), ("j", "i64", 1), ("lanes", "i64", 1)],
         attributes="noinline nounwind",
-        linkage="internal",
     )
     job, a, b, row, column, count = f.arguments
     length = f.load(place(f, job, JOB_LENGTH), "i64")
