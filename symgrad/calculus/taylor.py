@@ -462,11 +462,6 @@ def _rule_for(curve: Curve, node: Expr) -> _Rule:
     """The rule of a node that moves, from the kind of its derivative rule."""
     op = node.op
     attrs = node.attributes()
-    if op.family == "function":
-        raise NotImplementedError(
-            "jet: a function whose derivative is code (autograd.Function, checkpoint) has no Taylor "
-            "coefficients (got one on the way); write it with operations, or nest func.jvp"
-        )
     if op.ratio is not None:
         return _Quotient(curve, node)
     if op.rule == "partials":
@@ -478,4 +473,11 @@ def _rule_for(curve: Curve, node: Expr) -> _Rule:
         return _Chain(curve, node, op.select(node, *node.args, **attrs))
     if op.rule == "vjp":
         return _Tangent(curve, node)
-    return _Linear(curve, node) if op.linear == "joint" else _Bilinear(curve, node)
+    if op.rule == "adjoint" and op.linear == "each":
+        return _Bilinear(curve, node)
+    if op.rule == "adjoint" and op.family != "function":
+        return _Linear(curve, node)
+    raise NotImplementedError(
+        "jet: functions whose derivative is code (autograd.Function, checkpoint) have no Taylor "
+        f"coefficients (got {op.name} on the way); write them with operations, or nest func.jvp"
+    )
