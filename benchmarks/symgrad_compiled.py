@@ -18,39 +18,20 @@ IMPORT = "import symgrad"
 to_numpy = np.asarray
 
 
-def function(program):
-    """A program compiled as one function of arrays, with its arguments, for an input."""
-
-    def build(inp):
-        eager_function, args, count = program(inp)
-
-        def traced(*args):
-            for x in args[:count]:
-                x.requires_grad_()
-            return tuple(eager_function(*args))
-
-        return sg.compile(traced), [a.item() if not np.ndim(a) else a for a in args]
-
-    return build
-
-
 def compiled(program):
     """The step of a program compiled as one function of arrays."""
 
     def build(inp):
-        call, args = function(program)(inp)
+        function, args, count = program(inp)
+
+        def traced(*args):
+            for x in args[:count]:
+                x.requires_grad_()
+            return tuple(function(*args))
+
+        call = sg.compile(traced)
+        args = [a.item() if not np.ndim(a) else a for a in args]
         return lambda: call(*args)
-
-    return build
-
-
-def compiled_into(program):
-    """As `compiled`; each step writes into the arrays of the first, as peers' do here."""
-
-    def build(inp):
-        call, args = function(program)(inp)
-        out = call(*args)
-        return lambda: call.into(out, *args)
 
     return build
 
@@ -72,6 +53,6 @@ W11 = compiled(eager.lstm)
 W12 = compiled(eager.hand)
 W13 = compiled(eager.transformer)
 W14 = compiled(eager.process)
-W15 = compiled_into(eager.orders)
+W15 = compiled(eager.orders)
 W16 = compiled(eager.runge_kutta)
 W17_call_scalar = W17_call_vec10 = compiled(eager.tiny)

@@ -21,13 +21,15 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from symgrad.codegen import entry_ir, entry_walk, jit
+from symgrad.codegen import blocks, entry_ir, entry_walk, jit
 from symgrad.codegen.entry_memory import Memory, descriptor
 from symgrad.codegen.entry_spec import AnyArray, Argument, EntrySpec, NewArray, TupleOf, leaves
 from symgrad.locks import RenewedLock
 
 _NUMPY_NEW_FROM_DESCR = 94
 _NUMPY_EQUIV_TYPES = 182
+_NUMPY_SET_HANDLER = 304
+_NUMPY_DEFAULT_HANDLER = 306
 _NUMPY_ARRAY_TYPE = 2
 _METH_FASTCALL, _METH_KEYWORDS = 0x80, 0x2
 _LOCK = RenewedLock()
@@ -183,7 +185,7 @@ def make_executor() -> Callable[[int, tuple[npt.NDArray[Any], ...]], tuple[Any, 
 
 
 def trim_arenas() -> int:
-    """Free the scratch memory that no call is using; returns how many pieces it was."""
+    """Free scratch memory and results' memory that is not in use; returns how many pieces it was."""
     free = ctypes.PYFUNCTYPE(ctypes.c_int64)(library()["sg_trim"])
     return int(free())
 
@@ -199,12 +201,17 @@ def _library() -> jit.Library:
     table = _numpy_table()
     jit.add_symbol(entry_ir.NEW_FROM_DESCR, table[_NUMPY_NEW_FROM_DESCR])
     jit.add_symbol(entry_walk.EQUIV_TYPES, table[_NUMPY_EQUIV_TYPES])
+    jit.add_symbol(entry_ir.SET_HANDLER, table[_NUMPY_SET_HANDLER])
+    jit.add_symbol(entry_ir.DEFAULT_HANDLER, table[_NUMPY_DEFAULT_HANDLER])
+    own = ctypes.py_object()
+    jit.add_symbol(entry_ir.OWN_HANDLER, ctypes.addressof(own))
     module = entry_ir.build(object.__basicsize__)
-    exports = ["sg_call", "sg_entry", "sg_execute", "sg_trim"]
+    exports = ["sg_call", "sg_entry", "sg_execute", "sg_trim", *blocks.EXPORTS]
     made = jit.compile_module(module, exports, 2, entry_ir.PASSES)
     jit.add_symbol("sg_call", made["sg_call"])
-    # Built-in functions may be called until the very end of the process.
-    immortalise(made)
+    own.value, memory = blocks.handler({name: made[name] for name in blocks.EXPORTS})
+    # Built-in functions may be called, and arrays freed, until the very end of the process.
+    immortalise((made, own, memory))
     return made
 
 

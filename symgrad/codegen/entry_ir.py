@@ -20,19 +20,23 @@ array fields are read in place. Start reading at `_build_call`.
 
 from __future__ import annotations
 
+from symgrad.codegen import blocks
 from symgrad.codegen import entry_body as lay
 from symgrad.codegen.entry_body import NO, NULL, ONE, YES, ZERO, Body
 from symgrad.codegen.entry_walk import build_apart, build_walk
 from symgrad.codegen.ir import Module, Val, constant
 
 NEW_FROM_DESCR = "sg_PyArray_NewFromDescr"
+SET_HANDLER = "sg_PyDataMem_SetHandler"
+DEFAULT_HANDLER = "sg_PyDataMem_DefaultHandler"
+OWN_HANDLER = "sg_handler"
 PASSES = ("always_inliner", "sroa", "simplify_cfg", "instruction_combine", "simplify_cfg")
 
 _ARENA_ALIGN = 64
 
 
 def build(head_bytes: int) -> Module:
-    """The module that defines `sg_call`, `sg_entry`, `sg_execute` and `sg_trim`.
+    """The module that defines `sg_call`, `sg_entry`, `sg_execute`, `sg_trim` and blocks.
 
     Parameters
     ----------
@@ -50,6 +54,7 @@ def build(head_bytes: int) -> Module:
     )
     build_walk(module, head_bytes)
     build_apart(module, head_bytes)
+    blocks.build(module, head_bytes)
     _build_arena(module, head_bytes)
     _build_allocate(module, head_bytes)
     _build_results(module, head_bytes)
@@ -152,26 +157,44 @@ def _build_arena(module: Module, head_bytes: int) -> None:
         f.start(done)
 
     f.repeat(f.index(lay.ARENA_CLASSES), empty)
-    f.ret(f.load(freed, "i64"))
+    blocks_freed = f.invoke("sg_blocks_trim", "i64", [])
+    f.ret(f.add(f.load(freed, "i64"), blocks_freed))
     f.finish()
 
 
 def _build_allocate(module: Module, head_bytes: int) -> None:
     """`i1 sg_allocate(d, frame, results)`: new arrays for the outputs, cells for scalars."""
+    for name in (DEFAULT_HANDLER, OWN_HANDLER):
+        module.declarations[name] = f"@{name} = external global ptr"
     f = Body(module, "sg_allocate", ["ptr", "ptr", "ptr"], "i1", head_bytes)
     descriptor, frame, results = f.arguments
 
-    def new_array(record: Val) -> None:
+    def made(record: Val) -> Val:
         descr = f.word(record, lay.R_A, "ptr")
         f.call("Py_IncRef", None, [descr])
         rank = f.cast("trunc", f.word(record, lay.R_B), "i32")
         kind, dims = f.word(record, lay.R_TYPE, "ptr"), f.word(record, lay.R_C, "ptr")
         flags = constant("i32", 0)
         arguments = [kind, descr, rank, dims, NULL, NULL, flags, NULL]
-        array = f.invoke(NEW_FROM_DESCR, "ptr", arguments)
+        return f.invoke(NEW_FROM_DESCR, "ptr", arguments)
+
+    def keep(record: Val, array: Val) -> None:
         f.leave_if(f.icmp("eq", array, NULL), NO)
         f.store(array, f.at(results, f.word(record, lay.R_OBJECT)))
         f.store(f.array_field(array, 0, "ptr"), f.at(frame, f.word(record, lay.R_SLOT)))
+
+    def large_array(record: Val) -> None:
+        """A new array in a block of our own, unless the user told NumPy where memory comes from."""
+        own = f.load(Val(f"@{OWN_HANDLER}", "ptr"), "ptr")
+        before = f.invoke(SET_HANDLER, "ptr", [own])
+        f.leave_if(f.icmp("eq", before, NULL), NO)
+        default = f.load(Val(f"@{DEFAULT_HANDLER}", "ptr"), "ptr")
+        users = f.icmp("ne", before, default)
+        f.when(users, lambda: f.call("Py_DecRef", None, [f.invoke(SET_HANDLER, "ptr", [before])]))
+        array = made(record)
+        f.call("Py_DecRef", None, [f.invoke(SET_HANDLER, "ptr", [before])])
+        f.call("Py_DecRef", None, [before])
+        keep(record, array)
 
     def cell(record: Val) -> None:
         place = f.at(frame, f.word(record, lay.R_A))
@@ -181,7 +204,11 @@ def _build_allocate(module: Module, head_bytes: int) -> None:
     def one(record: Val) -> None:
         f.choose(
             f.word(record, lay.R_CODE),
-            {lay.OUT_ARRAY: lambda: new_array(record), lay.OUT_CELL: lambda: cell(record)},
+            {
+                lay.OUT_ARRAY: lambda: keep(record, made(record)),
+                lay.OUT_LARGE: lambda: large_array(record),
+                lay.OUT_CELL: lambda: cell(record),
+            },
         )
 
     f.records(descriptor, lay.D_NOUT, lay.D_OUT, one)

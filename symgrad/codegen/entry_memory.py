@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from symgrad.codegen import blocks
 from symgrad.codegen import entry_body as lay
 from symgrad.codegen.entry_spec import (
     AnyArray,
@@ -221,7 +222,8 @@ def _add_results(
         if isinstance(node, NewArray):
             kind = tables.address_of(np.ndarray)
             array = _array_words(tables, node)
-            made.append([lay.OUT_ARRAY, kind, number, frame.slot(node.slot), *array, 0])
+            code = lay.OUT_LARGE if array_bytes(node) >= blocks.LARGE else lay.OUT_ARRAY
+            made.append([code, kind, number, frame.slot(node.slot), *array, 0])
         elif isinstance(node, Scalar):
             cell = frame.reserve(1)
             made.append([lay.OUT_CELL, 0, number, frame.slot(node.slot), cell, 0, 0, 0])
