@@ -7,7 +7,7 @@ through placeholders of its own; only fixed numbers stay inside. Start reading a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -95,15 +95,19 @@ def _is_closed(node: Expr) -> bool:
     return (node.op is CONSTANT and node.attrs[0] is not None) or node.op.family == "create"
 
 
-def closed_body(inputs: Sequence[Expr], outputs: Sequence[Expr]) -> tuple[Body, list[Expr]]:
+def closed_body(
+    inputs: Sequence[Expr], outputs: Sequence[Expr], again: Container[int] = ()
+) -> tuple[Body, list[Expr]]:
     """The body that computes `outputs` from `inputs`, and what it needs besides.
 
     Parameters
     ----------
     inputs : sequence of Expr
-        Nodes without a value.
+        Nodes that the body's placeholders stand for.
     outputs : sequence of Expr
         What does not depend on an input is computed outside, once.
+    again : container of int
+        Nodes by ``id`` that the body computes though they have a value.
 
     Returns
     -------
@@ -113,13 +117,17 @@ def closed_body(inputs: Sequence[Expr], outputs: Sequence[Expr]) -> tuple[Body, 
         These further nodes.
     """
     mine = {id(x) for x in inputs}
-    nodes = ancestors(outputs, lambda n: id(n) not in mine and n.value is None)
+
+    def is_inner(n: Expr) -> bool:
+        return id(n) not in mine and (n.value is None or id(n) in again)
+
+    nodes = ancestors(outputs, is_inner)
     # Per node: whether it depends on an input, whether on anything from outside.
     varies: dict[int, bool] = {}
     closed: dict[int, bool] = {}
     for n in nodes:
         inside = id(n) in mine
-        into = n.args if n.value is None and not inside else ()
+        into = n.args if is_inner(n) else ()
         varies[id(n)] = inside or any(varies[id(a)] for a in into)
         alone = _is_closed(n) if not into else all(closed[id(a)] for a in into)
         closed[id(n)] = alone and not inside and n.op is not INPUT

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from symgrad import dtypes, runtime
+from symgrad.calculus.rolling import rolled
 from symgrad.expr import Expr
 from symgrad.locks import RenewedLock
 from symgrad.op import CONSTANT, INPUT, STATE, grad_mode, input_node, record
@@ -141,6 +142,11 @@ class Trace:
         self.captured = capture.read
         self.draws = capture.draws
         self.written = capture.written
+        nodes = rolled(self.roots())
+        self.outputs = nodes[: len(self.outputs)]
+        self.written = [
+            (t, n) for (t, _), n in zip(self.written, nodes[len(self.outputs) :], strict=True)
+        ]
         self._recipe: runtime.Recipe | None = None
         self.writer: Callable[..., Any] | None = None
 

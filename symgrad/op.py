@@ -153,6 +153,8 @@ class Op:
     """Whether a movement reads the same axis at other positions, so that users' reads add up."""
     reads: ClassVar[bool] = False
     writes: ClassVar[str] = ""
+    stacked: ClassVar[Callable[..., Expr | None] | None] = None
+    """For an op whose results differ in where they are taken from: many of them in one node."""
     anchor: Callable[[Expr], Expr | None] | None = None
     """Given a node, the argument that accuracy rules may still ask for once it is computed; its
     value is stored with the node's. Attached by `symgrad.simplify`.

@@ -13,12 +13,13 @@ recompute while a derivative may still ask for it. Start reading at `evaluate`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from symgrad.calculus import pullback
+from symgrad.calculus.rolling import rolled, whole_turns
 from symgrad.errors import TracedValueError
 from symgrad.expr import Expr, ancestors
 from symgrad.locks import RenewedLock
@@ -294,12 +295,23 @@ def evaluate(roots: Sequence[Expr]) -> None:
     if recipe is None:
         require_inputs(nodes)
         with _LOCK:
-            recipe = build_recipe(nodes, wanted, [nodes[k] for k in held])
+            kept = [nodes[k] for k in held]
+            instead, listed = _with_loops(nodes, [*wanted, *kept], pending=True)
+            recipe = build_recipe(listed, instead[: len(wanted)], instead[len(wanted) :])
             remember(key, recipe)
     arrays = run_recipe(recipe, nodes)
     for node, array in zip(wanted, arrays, strict=True):
         node.value = array
     release(nodes)
+
+
+def _with_loops(
+    nodes: Sequence[Expr], roots: Sequence[Expr], fixed: Container[int] = (), pending: bool = False
+) -> tuple[list[Expr], list[Expr]]:
+    """Roots with the loops behind them rolled, and the structure with these roots in their places."""
+    instead = rolled(roots, fixed, pending)
+    changed = {id(old): new for old, new in zip(roots, instead, strict=True)}
+    return instead, [changed.get(id(n), n) for n in nodes]
 
 
 def require_inputs(nodes: Sequence[Expr]) -> None:
@@ -328,21 +340,30 @@ PENDING_LIMIT = 1500
 
 
 def relieve(node: Expr) -> None:
-    """Run a pending graph that has grown too long, so that memory stays bounded in any loop."""
-    if STATE.tracing:
-        return
-    seen: set[int] = set()
+    """Run a pending graph that has grown too long, so that memory stays bounded in any loop.
+
+    Where turns of a loop are recognised, whole ones are run, so that each run is like the last.
+    """
+    if not STATE.tracing:
+        # In a function of its own: while it runs, a value is held if a reference to its node is left.
+        evaluate(_overdue(node))
+
+
+def _overdue(node: Expr) -> list[Expr]:
+    """What to compute of the graph behind a node, if it is too long."""
+    seen: dict[int, Expr] = {}
     stack = [node]
     while stack:
         n = stack.pop()
         if n.value is not None or id(n) in seen:
             continue
         if n.op is INPUT and not n.args:
-            return
-        seen.add(id(n))
+            return []
+        seen[id(n)] = n
         stack += n.args
-    if len(seen) > PENDING_LIMIT:
-        evaluate([node])
+    if len(seen) <= PENDING_LIMIT:
+        return []
+    return whole_turns(list(seen.values()), PENDING_LIMIT) or [node]
 
 
 def look(x: Expr) -> np.ndarray | None:
@@ -413,11 +434,13 @@ def joint(
         require_inputs(nodes)
         with _LOCK:
             # Within the interning block equal nodes of derivative and program are made once.
+            kept = [nodes[k] for k in held]
+            instead, listed = _with_loops(nodes, [*outputs, *kept], {id(n) for n in inputs})
             with interning(nodes):
-                made = pullback(outputs, cotangents, inputs)
+                made = pullback(instead[: len(outputs)], cotangents, inputs)
             wanted = [m for m in made if m is not None]
-            fresh = [n for n in outputs if n.value is None]
-            recipe = build_recipe(nodes, wanted, [*fresh, *[nodes[k] for k in held]])
+            stored = [n for n in instead[: len(outputs)] if n.value is None]
+            recipe = build_recipe(listed, wanted, [*stored, *instead[len(outputs) :]])
             spent = passed(outputs)
             found = Joint(
                 recipe,

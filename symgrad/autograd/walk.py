@@ -23,6 +23,7 @@ from symgrad.autograd.hooks import Hooks, checked, history, note_of, run_hooks, 
 from symgrad.autograd.names import node_name
 from symgrad.calculus import reverse
 from symgrad.calculus.reverse import joint_contributions, scale, siblings_follow
+from symgrad.calculus.rolling import rolled
 from symgrad.expr import Expr, ancestors
 from symgrad.op import STATE, constant, interning
 from symgrad.ops.arithmetic import add, keep
@@ -99,6 +100,7 @@ class Pass:
         self, outputs: Sequence[Expr], cotangents: Sequence[Expr], inputs: Sequence[Expr]
     ) -> list[Expr | None]:
         """Cotangents of `inputs`; None where no path leads to one."""
+        outputs = rolled(outputs, {id(n) for n in inputs})
         self._prepare(outputs, inputs)
         wanted = {id(n) for n in inputs}
         done: dict[int, Expr] = {}

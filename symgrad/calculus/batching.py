@@ -267,6 +267,11 @@ def _apply(count: int, node: Expr, args: Sequence[Expr], flags: Sequence[bool]) 
     return made
 
 
+def applied(count: int, node: Expr, args: Sequence[Expr]) -> Expr:
+    """The op of a node on arguments that have gained a leading axis of size `count`."""
+    return _apply(count, node, args, [True] * len(args))
+
+
 # -- Jacobians --------------------------------------------------------------------------
 
 

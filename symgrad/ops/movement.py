@@ -252,6 +252,28 @@ class narrow_step(Movement):
     def index(i: Sequence[Any], x: Expr, *, starts: Any, steps: Any, counts: Any) -> list[Any]:
         return [i[d] * steps[d] + starts[d] for d in range(x.ndim)]
 
+    def stacked(x: Expr, every: Sequence[tuple[Any, ...]]) -> Expr | None:
+        """The results for each of these attributes along a new first axis, if it is one slice."""
+        starts, steps, counts = every[0]
+        if any(e[1:] != every[0][1:] for e in every):
+            return None
+        table = np.array([e[0] for e in every]).reshape(len(every), x.ndim)
+        moved = np.diff(table, axis=0)
+        along = np.flatnonzero(moved[0])
+        if len(along) != 1 or (moved != moved[0]).any() or moved[0, along[0]] < 0:
+            return None
+        d = int(along[0])
+        if counts[d] != 1:
+            return None
+        several = narrow_step(
+            x,
+            starts=starts,
+            steps=tuple(int(moved[0, d]) if k == d else s for k, s in enumerate(steps)),
+            counts=tuple(len(every) if k == d else n for k, n in enumerate(counts)),
+        )
+        front = permute(several, (d, *[k for k in range(x.ndim) if k != d]))
+        return reshape(front, (len(every), *counts))
+
 
 @op
 class embed(Movement):

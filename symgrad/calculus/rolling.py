@@ -1,0 +1,359 @@
+"""Python loops found in what they recorded, and rolled into loops of the graph.
+
+A loop written in Python leaves the same nodes turn after turn. Where that goes on long enough, one
+turn becomes the body of a `symgrad.ops.loop`, before anything is differentiated or compiled: what
+then has to be derived, scheduled and compiled is one turn, however many there are.
+
+Structures:
+
+* the *tape*: the nodes behind the results in the order they were made, as numbers that are equal
+  for equal kinds of node. A stretch that equals itself one period later is a candidate.
+* `Stretch`: a candidate whose arguments were checked. Seen from one turn, an argument is made in
+  this turn, or in the one before (then it is carried), or comes from outside: the same for all
+  turns, or another one for each (a sequence).
+
+Only the graph decides, not what is computed already: the same program is rolled alike wherever it
+runs. Start reading at `rolled`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from symgrad.body import closed_body
+from symgrad.calculus import batching
+from symgrad.expr import Expr, ancestors
+from symgrad.op import CONSTANT, DERIVED, INPUT, REGISTRY, grad_mode, input_node
+from symgrad.ops.loop import Results, loop
+from symgrad.ops.movement import join_axis, reshape
+
+LEAST_NODES = 256
+"""Nodes of a stretch, from which rolling pays."""
+
+LEAST_TURNS = 8
+
+LARGEST = 16
+"""Elements of a node, up to which a turn may run in registers."""
+
+LONG = 4000
+"""Nodes of a stretch, from which it is rolled whatever the size of its arrays."""
+
+MANY = 64
+"""Results of a stretch that others use, at most."""
+
+WINDOW = 12
+"""Neighbouring nodes that together are told apart better than one alone."""
+
+
+def rolled(roots: Sequence[Expr], kept: Container[int] = (), pending: bool = False) -> list[Expr]:
+    """`roots` with the loops behind them rolled.
+
+    Parameters
+    ----------
+    roots : sequence of Expr
+    kept : container of int
+        Nodes by ``id`` that have to stay themselves: derivatives are wanted at them.
+    pending : bool
+        Whether computed values are taken as they are: for a value, not for its derivative.
+
+    Returns
+    -------
+    list of Expr
+        The roots themselves where nothing was rolled.
+    """
+    found = list(roots)
+    while True:
+        tape = _tape(found, pending)
+        if len(tape) < LEAST_NODES:
+            return found
+        stretch = _longest(tape, found, kept)
+        if stretch is None:
+            return found
+        with grad_mode(True):
+            old, new = stretch.replacements()
+            found = batching.replaced(found, old, new)
+
+
+def whole_turns(pending: Sequence[Expr], limit: int) -> list[Expr]:
+    """What the rest of a pending graph uses of whole turns of a loop at its beginning.
+
+    Parameters
+    ----------
+    pending : sequence of Expr
+    limit : int
+        How many nodes to take at most.
+
+    Returns
+    -------
+    list of Expr
+        Empty where the graph does not begin with turns of a loop.
+    """
+    tape = sorted(pending, key=attrgetter("serial"))
+    kinds = _kinds(tape)
+    for period in _periods(kinds):
+        for start, turns in _runs(kinds, period):
+            stop = start + turns * period
+            if start < 2 * period and stop > limit // 2:
+                stop = start + min(turns, (limit - start) // period) * period
+                early = {id(n) for n in tape[:stop]}
+                used = {id(a): a for n in tape[stop:] for a in n.args if id(a) in early}
+                return list(used.values())
+    return []
+
+
+def _is_inner(n: Expr) -> bool:
+    return bool(n.args) and n.op is not INPUT
+
+
+def _tape(roots: Sequence[Expr], pending: bool) -> list[Expr]:
+    """The nodes that are computed, or are numbers, behind some roots, in creation order."""
+    nodes = ancestors(roots, lambda n: bool(n.args) and not (pending and n.value is not None))
+    if pending:
+        return [n for n in nodes if (n.value is None and _is_inner(n)) or n.op is CONSTANT]
+    return [n for n in nodes if _is_inner(n) or n.op is CONSTANT]
+
+
+def _kinds(tape: Sequence[Expr]) -> np.ndarray:
+    """A number per node, equal for nodes that may stand for each other in two turns."""
+    known: dict[Any, int] = {}
+    found = np.empty(len(tape), np.int64)
+    for place, n in enumerate(tape):
+        attrs = n.attrs if n.op.stacked is None else n.attrs[1:]
+        meta = None if n.meta is None or n.meta is DERIVED else id(n.meta)
+        key = (n.op, attrs, n.shape, n.dtype, n.requires_grad, len(n.args), meta)
+        found[place] = known.setdefault(key, len(known))
+    return found
+
+
+def _periods(kinds: np.ndarray) -> list[int]:
+    """Distances at which windows of nodes come again, and their multiples.
+
+    A turn may be made of parts that look alike and differ in what they use.
+    """
+    count = len(kinds) - WINDOW + 1
+    if count < 2:
+        return []
+    hashes = np.zeros(count, np.uint64)
+    for k in range(WINDOW):
+        hashes = hashes * np.uint64(0x9E3779B97F4A7C15) + kinds[k : k + count].astype(np.uint64)
+    order = np.argsort(hashes, kind="stable")
+    same = hashes[order][1:] == hashes[order][:-1]
+    distances = (order[1:] - order[:-1])[same]
+    if not len(distances):
+        return []
+    values, counts = np.unique(distances, return_counts=True)
+    best = np.argsort(-counts, kind="stable")[:6]
+    return list(dict.fromkeys([int(values[k]) * n for n in (1, 2, 3, 4) for k in best]))
+
+
+def _runs(kinds: np.ndarray, period: int) -> list[tuple[int, int]]:
+    """Where the tape equals itself one period later: starts and whole numbers of turns."""
+    equal = np.concatenate([[False], kinds[:-period] == kinds[period:], [False]])
+    edges = np.flatnonzero(equal[1:] != equal[:-1])
+    found = []
+    for start, stop in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        # The first turn stays as it is: what it carries on comes from outside.
+        turns = (stop - start + period) // period - 1
+        if turns >= LEAST_TURNS and turns * period >= LEAST_NODES:
+            found.append((start + period, turns))
+    return found
+
+
+def _longest(tape: list[Expr], roots: Sequence[Expr], kept: Container[int]) -> Stretch | None:
+    """The longest stretch that can be rolled."""
+    kinds = _kinds(tape)
+    candidates = []
+    for period in _periods(kinds):
+        for start, turns in _runs(kinds, period):
+            candidates.append((-turns * period, period, start, turns))
+    place = {id(n): k for k, n in enumerate(tape)} if candidates else {}
+    for _, period, start, turns in sorted(candidates):
+        stretch = Stretch(tape, place, start, period, turns)
+        if stretch.fits(roots, kept):
+            return stretch
+    return None
+
+
+class Stretch:
+    """Equal turns on a tape.
+
+    Attributes
+    ----------
+    start, period, turns : int
+        The first node of the first turn, nodes per turn, and how many turns there are.
+    carried : dict of int to None
+        Places in a turn whose nodes the next turn uses, in order.
+    sequences : dict of int to list of Expr
+        Arguments from outside that change: by ``id`` of the second turn's, those of all turns.
+    exits : dict of int to list of int
+        Places in a turn whose nodes others use, and in which turns.
+    """
+
+    def __init__(
+        self, tape: list[Expr], place: dict[int, int], start: int, period: int, turns: int
+    ) -> None:
+        self.tape, self.place = tape, place
+        self.start, self.period, self.turns = start, period, turns
+        self.stop = start + period * turns
+        self.carried: dict[int, None] = {}
+        self.sequences: dict[int, list[Expr]] = {}
+        self.exits: dict[int, list[int]] = {}
+
+    def at(self, place: int) -> list[Expr]:
+        """The nodes at a place of every turn."""
+        return self.tape[self.start + place : self.stop : self.period]
+
+    def fits(self, roots: Sequence[Expr], kept: Container[int]) -> bool:
+        """Whether the turns are alike in what they use, and rolling pays."""
+        for place in range(self.period):
+            nodes = self.at(place)
+            if any(id(n) in kept for n in nodes) or not self._same(place, nodes):
+                return False
+        self._find_exits(roots)
+        if len(self.exits) > MANY or not self.carried:
+            return False
+        small = all(n.size <= LARGEST for n in self.at_all())
+        return small or self.period * self.turns >= LONG
+
+    def at_all(self) -> list[Expr]:
+        """The nodes of one turn."""
+        return self.tape[self.start : self.start + self.period]
+
+    def _same(self, place: int, nodes: list[Expr]) -> bool:
+        """Whether the nodes at a place use alike arguments; notes what is carried and what changes."""
+        first = nodes[0]
+        if first.op is CONSTANT:
+            if first.attrs[0] is None and len({_bits(n) for n in nodes}) > 1:
+                self.sequences[id(nodes[1])] = nodes
+            return True
+        if REGISTRY.get(first.op.name) is not first.op or first.op.family == "region":
+            return False
+        if first.op.stacked is not None and len({n.attrs for n in nodes}) > 1:
+            if (
+                any(n.args[0] is not first.args[0] for n in nodes)
+                or self._turn_of(first.args[0]) >= 0
+            ):
+                return False
+            self.sequences[id(nodes[1])] = nodes
+            return True
+        for k in range(len(first.args)):
+            args = [n.args[k] for n in nodes]
+            if not self._alike(args):
+                return False
+        return True
+
+    def _turn_of(self, a: Expr) -> int:
+        """The turn that makes a node: -1 for the one before the first, less for any other."""
+        k = self.place.get(id(a))
+        if k is None or not self.start - self.period <= k < self.stop:
+            return -2
+        return (k - self.start) // self.period
+
+    def _alike(self, args: list[Expr]) -> bool:
+        """Whether one argument of each turn's node comes from where the others' do."""
+        if args[0] is args[1]:
+            return all(a is args[0] for a in args) and self._turn_of(args[0]) < 0
+        lags = {turn - self._turn_of(a) for turn, a in enumerate(args)}
+        if lags in ({0}, {1}):
+            first = self.place[id(args[0])] - self.start
+            if any(
+                self.place[id(a)] - self.start != first + turn * self.period
+                for turn, a in enumerate(args)
+            ):
+                return False
+            if lags == {1}:
+                self.carried[first + self.period] = None
+            return True
+        if any(self._turn_of(a) > -2 for a in args):
+            return False
+        like = args[0]
+        if any(a.shape != like.shape or a.dtype is not like.dtype for a in args):
+            return False
+        known = self.sequences.setdefault(id(args[1]), args)
+        return all(a is b for a, b in zip(known, args, strict=True))
+
+    def _find_exits(self, roots: Sequence[Expr]) -> None:
+        """Which nodes of the turns others use."""
+        inside = range(self.start, self.stop)
+        used = {id(r) for r in roots}
+        for k, n in enumerate(self.tape):
+            if k not in inside:
+                used.update(map(id, n.args))
+        for k in inside:
+            if id(self.tape[k]) in used:
+                turn, place = divmod(k - self.start, self.period)
+                self.exits.setdefault(place, []).append(turn)
+
+    def replacements(self) -> tuple[list[Expr], list[Expr]]:
+        """The nodes that others use, and what takes their place."""
+        last = self.turns - 1
+        for place, turns in self.exits.items():
+            if turns[-1] == last:
+                # Its node of the turn before the first is a value of the right kind to begin with.
+                self.carried.setdefault(place)
+        rows = [p for p, turns in self.exits.items() if turns[0] != last]
+        second = self.start + self.period
+        carries = list(self.carried)
+        before = [self.tape[self.start + place] for place in carries]
+        inner = {id(n) for n in self.tape[self.start : self.stop]}
+        moving = list(self.sequences.values())
+        body, outside = closed_body(
+            [*before, *[nodes[1] for nodes in moving]],
+            [self.tape[second + place] for place in (*carries, *rows)],
+            inner,
+        )
+        initial = [self.tape[self.start - self.period + place] for place in carries]
+        stacks = [stacked(nodes) for nodes in moving]
+        numbering = Results(len(carries), len(rows))
+
+        def result(number: int) -> Expr:
+            return loop(  # type: ignore[no-any-return]
+                *initial,
+                *stacks,
+                *outside,
+                body=body,
+                carries=len(carries),
+                sequences=len(stacks),
+                length=self.turns,
+                backward=False,
+                result=number,
+            )
+
+        old, new = [], []
+        for place, turns in self.exits.items():
+            for turn in turns:
+                old.append(self.at(place)[turn])
+                if turn == last:
+                    made = result(numbering.final(carries.index(place)))
+                else:
+                    made = batching.element(result(numbering.rows(rows.index(place))), turn)
+                made.value = old[-1].value
+                new.append(made)
+        return old, new
+
+
+def _bits(n: Expr) -> bytes:
+    return bytes(np.asarray(n.value, n.dtype.numpy).tobytes())
+
+
+def stacked(nodes: Sequence[Expr]) -> Expr:
+    """Nodes of equal shape along a new first axis; one slice of a tensor if they are its rows."""
+    first = nodes[0]
+    if first.op is CONSTANT and all(n.op is CONSTANT for n in nodes):
+        numbers = np.array([n.value for n in nodes], first.dtype.numpy)
+        return input_node(numbers.shape, first.dtype, numbers)
+    same_op = all(n.op is first.op and len(n.args) == 1 for n in nodes)
+    if same_op and first.op.stacked is not None:
+        if all(n.args[0] is first.args[0] for n in nodes):
+            made = first.op.stacked(first.args[0], [n.attrs for n in nodes])
+            if made is not None:
+                return made
+    elif same_op and first.op.family == "movement" and all(n.attrs == first.attrs for n in nodes):
+        inner = [n.args[0] for n in nodes]
+        if all(x.shape == inner[0].shape for x in inner):
+            return batching.applied(len(nodes), first, [stacked(inner)])
+    return join_axis(*[reshape(n, (1, *n.shape)) for n in nodes], dim=0)  # type: ignore[no-any-return]

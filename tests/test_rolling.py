@@ -1,0 +1,233 @@
+"""Loops written in Python: found in the graph and rolled, with the values and derivatives they had.
+
+References are NumPy loops, differences, and `symgrad.scan` of the same step.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import symgrad as sg
+from symgrad.autograd import grad
+from symgrad.calculus.rolling import rolled
+from symgrad.codegen import jit
+from symgrad.expr import ancestors
+from symgrad.ops.loop import loop
+
+RNG = np.random.default_rng(11)
+
+
+def loops_in(t):
+    """Lengths of the loops that the graph behind a tensor is rolled into."""
+    (root,) = rolled([t.expr()])
+    return sorted({n.attrs[3] for n in ancestors([root], lambda n: True) if n.op is loop})
+
+
+def step(x, v, k, force=0.0, h=0.01):
+    """A damped oscillator, with enough nodes to a turn."""
+    a = -k * sg.sin(x) - 0.3 * v + force
+    x1, v1 = x + 0.5 * h * v, v + 0.5 * h * a
+    b = -k * sg.sin(x1) - 0.3 * v1 + force
+    return x + h * v1, v + h * b
+
+
+def numpy_step(x, v, k, force=0.0, h=0.01):
+    a = -k * np.sin(x) - 0.3 * v + force
+    x1, v1 = x + 0.5 * h * v, v + 0.5 * h * a
+    b = -k * np.sin(x1) - 0.3 * v1 + force
+    return x + h * v1, v + h * b
+
+
+def numpy_path(x, v, k, forces, h=0.01):
+    seen = []
+    for f in forces:
+        x, v = numpy_step(x, v, k, f, h)
+        seen.append(x)
+    return np.array(seen)
+
+
+def double(*values):
+    return [sg.tensor(v, dtype=sg.float64, requires_grad=True) for v in values]
+
+
+def test_value_and_gradient_of_a_python_loop():
+    x, v, k = double(0.7, -0.2, 1.3)
+    a, b = x, v
+    for _ in range(60):
+        a, b = step(a, b, k)
+    assert loops_in(a) and loops_in(a)[0] >= 55
+    assert a.item() == pytest.approx(numpy_path(0.7, -0.2, 1.3, np.zeros(60))[-1], rel=1e-14)
+    made = [g.item() for g in grad(a, (x, v, k))]
+    point, eps = np.array([0.7, -0.2, 1.3]), 1e-6
+    for place, g in enumerate(made):
+        move = eps * np.eye(3)[place]
+        ends = [numpy_path(*(point + s * move), np.zeros(60))[-1] for s in (1, -1)]
+        assert g == pytest.approx((ends[0] - ends[1]) / (2 * eps), rel=1e-7)
+
+
+@pytest.mark.parametrize("source", ["index", "unbind", "numbers", "leaves", "backwards"])
+def test_what_changes_from_turn_to_turn(source):
+    """Rows of a tensor by index or taken apart, Python numbers, tensors of their own, rows backwards."""
+    forces = RNG.normal(size=50)
+    table = sg.tensor(forces, requires_grad=True)
+    x, v, k = double(0.7, -0.2, 1.3)
+    each = {
+        "index": lambda: [table[t] for t in range(50)],
+        "unbind": lambda: list(table),
+        "numbers": forces.tolist,
+        "leaves": lambda: [sg.tensor(f) for f in forces],
+        "backwards": lambda: [table[49 - t] for t in range(50)],
+    }[source]()
+    given = forces[::-1] if source == "backwards" else forces
+    a, b = x, v
+    for t in range(50):
+        a, b = step(a, b, k, table[t] if source == "index" else each[t])
+    assert loops_in(a)
+    assert a.item() == pytest.approx(numpy_path(0.7, -0.2, 1.3, given)[-1], rel=1e-14)
+    if source in ("index", "unbind", "backwards"):
+        (g,) = grad(a, table)
+        eps = 1e-6
+        for place in (0, 17, 49):
+            move = eps * np.eye(50)[place]
+            sides = [forces + move, forces - move]
+            if source == "backwards":
+                sides = [s[::-1] for s in sides]
+            ends = [numpy_path(0.7, -0.2, 1.3, s)[-1] for s in sides]
+            assert g[place].item() == pytest.approx(
+                (ends[0] - ends[1]) / (2 * eps), rel=1e-6, abs=1e-9
+            )
+
+
+def test_values_that_are_kept_from_every_turn():
+    x, v, k = double(0.7, -0.2, 1.3)
+    a, b, kept = x, v, []
+    for _ in range(40):
+        a, b = step(a, b, k)
+        kept.append(a)
+    path = numpy_path(0.7, -0.2, 1.3, np.zeros(40))
+    np.testing.assert_allclose([t.item() for t in kept], path, rtol=1e-14)
+    total = sg.stack(kept).square().sum()
+    (g,) = grad(total, k)
+    eps = 1e-6
+    ends = [(numpy_path(0.7, -0.2, 1.3 + s * eps, np.zeros(40)) ** 2).sum() for s in (1, -1)]
+    assert g.item() == pytest.approx((ends[0] - ends[1]) / (2 * eps), rel=1e-7)
+
+
+def test_equals_a_scan_of_the_same_step():
+    weight = sg.tensor(0.4 * RNG.normal(size=(4, 4)), requires_grad=True)
+    xs = sg.tensor(RNG.normal(size=(40, 4)), requires_grad=True)
+
+    def cell(h, x):
+        h = sg.tanh((weight * h).sum(1) + x) * sg.sigmoid(h - x)
+        return h, h.sum()
+
+    h, total = sg.zeros(4, dtype=sg.float64), 0.0
+    for t in range(40):
+        h, y = cell(h, xs[t])
+        total = total + y
+    assert loops_in(total)
+    last, ys = sg.scan(cell, sg.zeros(4, dtype=sg.float64), xs)
+    np.testing.assert_allclose(h.detach(), last.detach(), rtol=1e-13)
+    for a, b in zip(grad(total, (weight, xs)), grad(ys.sum(), (weight, xs)), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-13)
+
+
+def test_derivatives_at_a_value_inside_the_loop():
+    x, v, k = double(0.7, -0.2, 1.3)
+    a, b = x, v
+    for t in range(60):
+        a, b = step(a, b, k)
+        if t == 30:
+            inside = a
+    (g,) = grad(a, inside, retain_graph=True)
+    eps = 1e-6
+
+    def rest(move):
+        p, q = 0.7, -0.2
+        for t in range(60):
+            p, q = numpy_step(p, q, 1.3)
+            if t == 30:
+                p += move
+        return p
+
+    assert g.item() == pytest.approx((rest(eps) - rest(-eps)) / (2 * eps), rel=1e-6, abs=1e-9)
+
+
+def test_hooks_inside_the_loop_run():
+    x, v, k = double(0.7, -0.2, 1.3)
+    a, b, seen = x, v, []
+    for _ in range(60):
+        a, b = step(a, b, k)
+        a.register_hook(lambda g: seen.append(g.item()))
+    a.backward()
+    assert len(seen) == 60 and seen[0] == 1.0
+
+
+def test_second_derivatives_through_a_rolled_loop():
+    def end(k):
+        a, b = sg.tensor(0.7, dtype=sg.float64), sg.tensor(-0.2, dtype=sg.float64)
+        for _ in range(50):
+            a, b = step(a, b, k)
+        return a
+
+    (k,) = double(1.3)
+    (first,) = grad(end(k), k, create_graph=True)
+    (second,) = grad(first, k)
+    eps = 1e-4
+    ends = [numpy_path(0.7, -0.2, 1.3 + s * eps, np.zeros(50))[-1] for s in (1, 0, -1)]
+    assert second.item() == pytest.approx((ends[0] - 2 * ends[1] + ends[2]) / eps**2, rel=1e-4)
+
+
+def program(x, v, k, forces):
+    x.requires_grad_(), v.requires_grad_(), k.requires_grad_()
+    a, b = x, v
+    for t in range(forces.shape[0]):
+        a, b = step(a, b, k, forces[t])
+    return a, *grad(a, (x, v, k))
+
+
+def test_compiled_and_eager_have_the_same_bits():
+    args = [np.array(0.7), np.array(-0.2), np.array(1.3), RNG.normal(size=80)]
+    compiled = sg.compile(program)
+    made = compiled(*args)
+    assert "loop of" in compiled.schedule()
+    eager = program(*[sg.tensor(a) for a in args])
+    for a, b in zip(made, eager, strict=True):
+        assert np.asarray(a).tobytes() == b.detach().numpy().tobytes()
+
+
+def test_a_new_length_compiles_nothing():
+    compiled = sg.compile(program)
+    start = [np.array(0.7), np.array(-0.2), np.array(1.3)]
+    compiled(*start, RNG.normal(size=60))
+    before = jit.compile_count()
+    forces = RNG.normal(size=75)
+    made = compiled(*start, forces)
+    assert jit.compile_count() == before
+    assert made[0] == pytest.approx(numpy_path(0.7, -0.2, 1.3, forces)[-1], rel=1e-14)
+
+
+def test_short_loops_and_large_arrays_stay_as_they_are():
+    x, v, k = double(0.7, -0.2, 1.3)
+    a, b = x, v
+    for _ in range(6):
+        a, b = step(a, b, k)
+    assert loops_in(a) == []
+    a, b = (sg.tensor(RNG.normal(size=1000), requires_grad=True) for _ in range(2))
+    for _ in range(60):
+        a, b = step(a, b, k)
+    assert loops_in(a) == []
+
+
+def test_long_eager_loops_run_in_pieces_that_are_alike():
+    """A million nodes would not fit: pieces of whole turns are run on the way, by one program."""
+    a, b = sg.tensor(0.7, dtype=sg.float64), sg.tensor(-0.2, dtype=sg.float64)
+    k = sg.tensor(1.3, dtype=sg.float64)
+    for _ in range(300):
+        a, b = step(a, b, k)
+    before = jit.compile_count()
+    for _ in range(1500):
+        a, b = step(a, b, k)
+    assert a.item() == pytest.approx(numpy_path(0.7, -0.2, 1.3, np.zeros(1800))[-1], rel=1e-12)
+    assert jit.compile_count() - before <= 4
