@@ -172,9 +172,31 @@ def _longest(tape: list[Expr], roots: Sequence[Expr], kept: Container[int]) -> S
             candidates.append((-turns * period, period, start, turns))
     place = {id(n): k for k, n in enumerate(tape)} if candidates else {}
     for _, period, start, turns in sorted(candidates):
-        stretch = Stretch(tape, place, start, period, turns)
+        shift = _first_node(tape, place, start, period)
+        if shift is None:
+            continue
+        # A turn that begins later may leave the last one incomplete.
+        whole = turns if shift == 0 else turns - 1
+        stretch = Stretch(tape, place, start + shift, period, whole)
         if stretch.fits(roots, kept):
             return stretch
+    return None
+
+
+def _first_node(tape: list[Expr], place: dict[int, int], start: int, period: int) -> int | None:
+    """Where a turn begins, so that no node uses more than the turn before its own.
+
+    The stretch starts where the tape happens to repeat itself, which need not be where the loop does.
+    """
+    far = []
+    for k in range(period):
+        for a in tape[start + period + k].args:
+            distance = start + period + k - place.get(id(a), -1)
+            if period < distance <= 2 * period:
+                far.append((k, distance - period))
+    for shift in range(period):
+        if all((k - shift) % period >= beyond for k, beyond in far):
+            return shift
     return None
 
 

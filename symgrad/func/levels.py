@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from symgrad.calculus.batching import replaced
+from symgrad.calculus.rolling import rolled
 from symgrad.expr import Expr
 from symgrad.func.tree import flatten, unflatten
 from symgrad.op import STATE, grad_mode
@@ -126,13 +127,25 @@ class Level:
             given[k] = inside[place]
         watch = Watch(min(leaf.serial for leaf in self.leaves))
         with grad_mode(True), watch:
-            self.result = function(*given, **kwargs)
+            self.result = self._rolled(function(*given, **kwargs))
         if watch.written:
             raise RuntimeError(MUTATED.format(tuple(watch.written[0][0].shape)))
         for own, handle, leaf in zip(values, handles, self.leaves, strict=True):
             if handle.own_expr() is not leaf:
                 # The function changed its argument in place, which is the user's tensor.
                 own.write(self.closed([handle.own_expr()])[0].expr())
+
+    def _rolled(self, result: Any) -> Any:
+        """The function's result with the loops behind it rolled."""
+        found, form = flatten(result)
+        places = [k for k, x in enumerate(found) if isinstance(x, Tensor)]
+        old = [found[k].expr() for k in places]
+        new = rolled(old, {id(leaf) for leaf in self.leaves})
+        if all(a is b for a, b in zip(old, new, strict=True)):
+            return result
+        for k, node in zip(places, new, strict=True):
+            found[k] = Tensor(node)
+        return unflatten(form, found)
 
     def closed(self, nodes: Sequence[Expr]) -> list[Tensor]:
         """Tensors of nodes recorded on the arguments themselves."""
