@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from symgrad.codegen import entry_class, plan
+from symgrad.codegen import entry_class, interrupt, plan
 from symgrad.codegen.entry import make_entry, make_into
 from symgrad.codegen.entry_spec import (
     ArrayLeaf,
@@ -192,17 +192,18 @@ def _spec(
     whole = program.whole_plan()
     keep.append(whole)
     first_piece = first_output + len(program.outputs)
+    long = program.cost_ns > RELEASE_GIL_NS
     return EntrySpec(
         inputs=inputs,
         output=output,
         slots=first_piece + len(program.pieces) + (program.status_slot is not None),
         plan=whole.address,
-        run=plan.runner_symbols()["sg_run"],
+        run=interrupt.runner() if long else plan.runner_symbols()["sg_run"],
         fallback=fallback,
         constants=constants,
         arena_bytes=program.arena_bytes,
         arena=list(enumerate(program.pieces, first_piece)),
-        release_gil=program.cost_ns > RELEASE_GIL_NS,
+        release_gil=long,
         status_slot=program.status_slot,
         keep=tuple(keep),
     )

@@ -20,7 +20,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from symgrad.codegen import gemm, jit, kernels, lapack, plan
+from symgrad.codegen import gemm, interrupt, jit, kernels, lapack, plan
 from symgrad.codegen.entry import EagerSpec, make_executor
 from symgrad.codegen.iteration import cost_of
 from symgrad.codegen.lapack import LapackCall
@@ -265,9 +265,9 @@ class Program:
 
     def _add_iteration(self, segment: Segment, step: Iteration) -> None:
         steps = step.quantities()
-        kernel = kernels.iteration_kernel(steps, step.backward)
-        buffers = tuple([self.slots[n.number] for n in steps.buffers()])
         cost = int(cost_of(steps, step.length))
+        kernel = kernels.iteration_kernel(steps, step.backward, cost > RELEASE_GIL_NS)
+        buffers = tuple([self.slots[n.number] for n in steps.buffers()])
         segment.launches.append(Launch(kernel.address, (step.length, *buffers), 1, cost))
         segment.keep.append(kernel)
 
@@ -336,14 +336,15 @@ class Program:
 
     def _native_spec(self) -> EagerSpec:
         whole = self.whole_plan()
+        long = self.cost_ns > RELEASE_GIL_NS
         return EagerSpec(
             plan=whole.address,
-            run=plan.runner_symbols()["sg_run"],
+            run=interrupt.runner() if long else plan.runner_symbols()["sg_run"],
             inputs=len(self.inputs),
             outputs=[(n.dtype.numpy, n.shape) for n in self.outputs],
             arena_bytes=self.arena_bytes,
             arena=self.pieces,
-            release_gil=self.cost_ns > RELEASE_GIL_NS,
+            release_gil=long,
             failed=self._run_steps if self._calls else None,
             keep=(whole,),
         )

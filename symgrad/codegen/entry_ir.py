@@ -434,6 +434,13 @@ def _build_call(module: Module, head_bytes: int) -> None:
         f.call("sg_arena_give", None, [number, f.load(arena, "ptr")])
 
     f.when(f.icmp("eq", without_arena, NO), give_arena)
+    # Only a program that ran without the GIL listened for signals.
+    asked, calm = f.label("asked"), f.label("calm")
+    f.branch_if(releases, asked, calm)
+    f.start(asked)
+    interrupted = f.icmp("ne", f.invoke("PyErr_Occurred", "ptr", []), NULL)
+    f.branch_if(interrupted, failed, calm)
+    f.start(calm)
     status = f.word(descriptor, lay.D_STATUS)
     built, look, bad = f.label("built"), f.label("look"), f.label("bad")
     f.branch_if(f.icmp("slt", status, ZERO), built, look)

@@ -27,9 +27,13 @@ from symgrad.schedule.iterate import Quantity, Steps
 NO_AXIS = 0
 
 
-def emit_iteration(module: Module, name: str, steps: Steps, backward: bool) -> None:
-    """Add the kernel of an iteration to a module."""
-    IterationEmitter(module, name, steps, backward).emit()
+CHECK_STEPS = 1 << 18
+"""Steps between two looks at the clock, in a loop that may take long."""
+
+
+def emit_iteration(module: Module, name: str, steps: Steps, backward: bool, long: bool) -> None:
+    """Add the kernel of an iteration to a module; a `long` one listens for signals."""
+    IterationEmitter(module, name, steps, backward, long).emit()
 
 
 def cost_of(steps: Steps, length: int) -> float:
@@ -50,9 +54,10 @@ def _memory(dtype: DType) -> str:
 class IterationEmitter:
     """Emits one kernel."""
 
-    def __init__(self, module: Module, name: str, steps: Steps, backward: bool) -> None:
+    def __init__(self, module: Module, name: str, steps: Steps, backward: bool, long: bool) -> None:
         self.steps = steps
         self.backward = backward
+        self.long = long
         self.f = Function(module, name, ARGUMENTS, None, "nounwind")
         functions = 0
         for q in steps.quantities:
@@ -77,7 +82,12 @@ class IterationEmitter:
             if q.kind == "shared"
         }
         first = [self._read(n, self._carry(k), None) for k, n in enumerate(self.steps.initial)]
+        if self.long:
+            self.last = f.alloca("i64")
+            f.store(constant("i64", 0), self.last)
         loop = Loop(f, NO_AXIS, constant("i64", 0), length, 1, first)
+        if self.long:
+            self._listen(loop)
         row = loop.iv
         if self.backward:
             row = f.sub(f.sub(length, constant("i64", 1)), row)
@@ -91,6 +101,20 @@ class IterationEmitter:
             self._write(node, later[k], self.steps.quantities[self.steps.following[k]], None)
         f.ret()
         f.finish()
+
+    def _listen(self, loop: Loop) -> None:
+        """Leave the loop when a signal handler raised an error."""
+        f = self.f
+        count = constant("i64", CHECK_STEPS - 1)
+        look, stop, go = f.label("look"), f.label("stop"), f.label("go")
+        f.branch_if(f.icmp("eq", f.and_(loop.iv, count), count), look, go)
+        f.start(look)
+        stopped = f.call("sg_check", ("i1", 1), [self.last])
+        assert stopped is not None
+        f.branch_if(stopped, stop, go)
+        f.start(stop)
+        f.ret()
+        f.start(go)
 
     def _carry(self, number: int) -> Quantity:
         return self.steps.quantities[self.steps.following[number]]

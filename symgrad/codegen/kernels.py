@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
-from symgrad.codegen import jit, vmath
+from symgrad.codegen import interrupt, jit, vmath
 from symgrad.codegen.ir import Module
 from symgrad.codegen.iteration import emit_iteration
 from symgrad.codegen.layout import Layout
@@ -94,14 +94,16 @@ def join_kernel(combine: str, element: str) -> Kernel:
         return kernel
 
 
-def iteration_kernel(steps: Steps, backward: bool) -> Kernel:
+def iteration_kernel(steps: Steps, backward: bool, long: bool) -> Kernel:
     """The kernel of a loop whose steps work on a few numbers."""
-    key = ("iteration", backward, steps.key())
+    key = ("iteration", backward, long, steps.key())
     with _LOCK:
         kernel = _COMPILED.get(key)
         if kernel is None:
+            if long:
+                interrupt.runner()
             module = Module()
-            emit_iteration(module, "iteration", steps, backward)
+            emit_iteration(module, "iteration", steps, backward, long)
             kernel = shared_kernel(key, module, "iteration")
         return kernel
 

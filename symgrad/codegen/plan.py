@@ -141,7 +141,8 @@ def build_runner(module: Module) -> None:
 
 
 @pool.locked_once
-def _runner() -> jit.Library:
+def run_library() -> jit.Library:
+    """The code of ``sg_run``, compiled on first use."""
     pool.symbols()
     module = Module()
     build_runner(module)
@@ -155,12 +156,12 @@ def runner_symbols() -> dict[str, int]:
 
     Modules linked after the first call may also declare both by name.
     """
-    return {"sg_run": _runner()["sg_run"], "sg_parallel": pool.symbols()["sg_parallel"]}
+    return {"sg_run": run_library()["sg_run"], "sg_parallel": pool.symbols()["sg_parallel"]}
 
 
 @cache
 def _entries() -> tuple[Callable[..., Any], Callable[..., Any]]:
-    address = _runner()["sg_run"]
+    address = run_library()["sg_run"]
     holding = ctypes.PYFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
     releasing = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
     return holding(address), releasing(address)

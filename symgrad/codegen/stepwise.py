@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from symgrad.codegen import kernels, plan
+from symgrad.codegen import interrupt, kernels, plan
 from symgrad.codegen.ir import Function, Module, Val, constant
 from symgrad.codegen.loops import ARGUMENTS, Loop
-from symgrad.codegen.plan import Launch
+from symgrad.codegen.plan import RELEASE_GIL_NS, Launch
 from symgrad.ops.loop import results_of
 from symgrad.schedule.canonical import Node, canonical
 from symgrad.schedule.iterate import Iteration
@@ -78,6 +78,8 @@ class Stepwise:
     inner : Program
     native : bool
         Whether a step is a single native call.
+    cost_ns : int
+        Estimated serial time of the whole loop.
     scratch_bytes : int
     """
 
@@ -89,6 +91,7 @@ class Stepwise:
         outputs = list({n.number: n for n in graph.roots if n.input < 0}.values())
         self.inner = make(steps, outputs)
         self.native = self.inner.native
+        self.cost_ns = int(self.inner.cost_ns + 50) * int(self.run.length)
         self._top = 0
         self._carried = [self._room(_bytes(n)) for n in self.run.initial]
         self._results = [self._room(_bytes(n)) for n in outputs]
@@ -186,8 +189,7 @@ class Stepwise:
         emitter = _Emitter(self, slots, 0 if status is None else status, mark)
         kernel = emitter.kernel()
         whole = self.inner.whole_plan()
-        cost = int(self.inner.cost_ns + 50) * int(self.run.length)
-        launch = Launch(kernel.address, (whole.address, *emitter.numbers), 1, cost)
+        launch = Launch(kernel.address, (whole.address, *emitter.numbers), 1, self.cost_ns)
         return launch, (kernel, whole, self.inner)
 
     def run_in_python(self, operands: Sequence[np.ndarray]) -> dict[int, np.ndarray]:
@@ -227,7 +229,8 @@ class _Emitter:
         self.w = stepwise
         self.slots = slots
         self.numbers: list[int] = []
-        self.pattern: list[Any] = [stepwise.run.backward, status > 0]
+        self.long = stepwise.cost_ns > RELEASE_GIL_NS
+        self.pattern: list[Any] = [stepwise.run.backward, status > 0, self.long]
         self.module = Module()
         self.f = Function(self.module, "stepwise", ARGUMENTS, None, "nounwind")
         self.fails = stepwise.inner.status_slot is not None
@@ -237,6 +240,8 @@ class _Emitter:
     def kernel(self) -> kernels.Kernel:
         """The compiled code, shared by equal patterns."""
         plan.runner_symbols()
+        if self.long:
+            interrupt.runner()
         return kernels.shared_kernel(("stepwise", *self.pattern), self.module, "stepwise")
 
     def _argument(self, number: int) -> Val:
@@ -269,11 +274,24 @@ class _Emitter:
                 "llvm.memcpy.p0.p0.i64", None, [target, source, size, constant("i1", False)]
             )
 
+    def _listen(self) -> None:
+        """Leave the loop when a signal handler raised an error."""
+        f = self.f
+        stop, go = f.label("stop"), f.label("go")
+        stopped = f.call("sg_check", ("i1", 1), [self.last])
+        assert stopped is not None
+        f.branch_if(stopped, stop, go)
+        f.start(stop)
+        f.ret()
+        f.start(go)
+
     def _emit(self, status: int, mark: int) -> None:
         f, w = self.f, self.w
         zero, one = constant("i64", 0), constant("i64", 1)
         inner_plan = f.load(f.arguments[1], "ptr")
         length = self._argument(w.run.length)
+        self.last = f.alloca("i64")
+        f.store(zero, self.last)
         first, last = w._ends()
         self._copy(first, None)
         table = f.gep(self.scratch, self._argument(w._table), "i8")
@@ -291,6 +309,8 @@ class _Emitter:
                 f.store(self._address(place, row), f.gep(table, constant("i64", k), "ptr"))
         self._copy(w._before, row)
         f.call("sg_run", None, [inner_plan, table])
+        if self.long:
+            self._listen()
         if self.fails:
             going, failed = f.label("going"), f.label("failed")
             fine = f.icmp("eq", f.load(failure, "i64"), zero)
