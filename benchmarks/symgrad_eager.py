@@ -63,9 +63,10 @@ def to_numpy(a):
 
 
 def settle(outputs):
-    """Values are computed when somebody looks."""
+    """Values are computed when somebody looks; eager peers have computed theirs at this point."""
     for a in outputs:
-        to_numpy(a)
+        if isinstance(a, sg.Tensor):
+            a.look()
     return outputs
 
 

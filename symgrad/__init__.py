@@ -11,6 +11,7 @@ from typing import Any
 
 from symgrad import dtypes as _dtypes
 from symgrad import interface as _interface
+from symgrad import methods as _methods
 from symgrad.dtypes import (
     DType,
     complex64,
@@ -36,7 +37,7 @@ from symgrad.dtypes import int32 as int
 from symgrad.dtypes import int64 as long
 from symgrad.tensor import Size, Tensor
 
-_interface.attach()
+_methods.attach()
 
 from symgrad import random
 from symgrad.drawing import *

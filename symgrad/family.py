@@ -32,6 +32,7 @@ Start reading at `op`, then `Elementwise.__call__`.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
@@ -39,7 +40,7 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import REGISTRY, STATE, Op, cast_to, constant, record
+from symgrad.op import INTERNING, REGISTRY, STATE, Op, cast_to, constant, number_node, record
 from symgrad.sample import Case
 
 RULES = ("partials", "select", "adjoint", "vjp", "nodiff")
@@ -54,6 +55,11 @@ def broadcast_shapes(name: str, shapes: Sequence[tuple[int, ...]]) -> tuple[int,
     RuntimeError
         Naming the op, the two sizes and the dimension, in torch's words.
     """
+    return _broadcast(name, *shapes)
+
+
+@lru_cache(4096)
+def _broadcast(name: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
     rank = max(map(len, shapes))
     result = [1] * rank
     for shape in shapes:
@@ -129,11 +135,13 @@ class Elementwise(Op):
     parameters: ClassVar[tuple[str, ...]] = ()
     """torch's names of the operands."""
     parts: ClassVar[Callable[..., Any] | None] = None
-    short: ClassVar[bool] = False
-    """Whether floating operands are taken as they are; decided when the op is declared."""
+
+    # The short ways of the common calls, made when the op is declared. Whatever is unusual gets
+    # None from them and takes the long way of `__call__`.
+    single: Callable[[Any], Expr | None]
+    pair: Callable[[Any, Any], Expr | None]
 
     def __call__(self, *args: Any, **attrs: Any) -> Expr:
-        # The short way of the common calls; whatever is unusual takes the long way below.
         if not attrs:
             if len(args) == 2:
                 made = self.pair(*args)
@@ -156,54 +164,6 @@ class Elementwise(Op):
         dtype = dtypes.bool_ if self.gives == "bool" else operands[-1].dtype
         values = tuple([attrs[k] for k in self.attributes]) if self.attributes else ()
         return record(self, operands, values, shape, dtype)
-
-    def single(self, x: Any) -> Expr | None:
-        """The node for one floating operand, None if it needs the long way of `__call__`."""
-        if not self.short or self.arity != 1 or type(x) is not Expr or x.dtype.category != 2:
-            return None
-        dtype = _BOOL if self.gives == "bool" else x.dtype
-        if STATE.table is not None or self.rewrites:
-            return record(self, (x,), (), x.shape, dtype)
-        needs_grad = x.requires_grad and self.differentiable and STATE.grad
-        return Expr(self, (x,), (), x.shape, dtype, needs_grad)
-
-    def pair(self, x: Any, y: Any) -> Expr | None:
-        """The node for two floating operands of one dtype and shape, or for one and a number.
-
-        None if they need the long way of `__call__`.
-        """
-        if not self.short or self.arity != 2:
-            return None
-        if type(x) is Expr:
-            dtype = x.dtype
-            shape = x.shape
-            if dtype.category != 2:
-                return None
-            if type(y) is Expr:
-                if y.dtype is not dtype or y.shape != shape:
-                    return None
-                needs_grad = x.requires_grad or y.requires_grad
-            elif type(y) is float or type(y) is int:
-                y = constant(y, dtype, 1 in self.fixed_operands)
-                needs_grad = x.requires_grad
-            else:
-                return None
-        elif type(y) is Expr and (type(x) is float or type(x) is int):
-            dtype = y.dtype
-            shape = y.shape
-            if dtype.category != 2:
-                return None
-            x = constant(x, dtype, 0 in self.fixed_operands)
-            needs_grad = y.requires_grad
-        else:
-            return None
-        if self.gives == "bool":
-            dtype = _BOOL
-        if STATE.table is not None or self.rewrites:
-            return record(self, (x, y), (), shape, dtype)
-        if needs_grad:
-            needs_grad = self.differentiable and STATE.grad
-        return Expr(self, (x, y), (), shape, dtype, needs_grad)
 
     def _named(self, args: Sequence[Any], attrs: dict[str, Any]) -> tuple[Any, ...]:
         """Operands given by torch's names for them, after those given by position."""
@@ -257,6 +217,70 @@ class Elementwise(Op):
         if isinstance(a, Expr):
             return a if a.dtype is dtype else cast_to(a, dtype)
         return constant(a, dtype, fixed=place in self.fixed_operands)
+
+
+def _no_short_way(*_: Any) -> None:
+    """The short way of an op that has none."""
+
+
+def _short_way_of_one(op: Elementwise) -> Callable[[Any], Expr | None]:
+    """What makes the node for one floating operand, or gives None for any other.
+
+    What depends on the op alone is decided here, once.
+    """
+    to_bool, differentiable = op.gives == "bool", op.differentiable
+
+    def single(x: Any) -> Expr | None:
+        if type(x) is not Expr or x.dtype.category != 2:
+            return None
+        dtype = _BOOL if to_bool else x.dtype
+        if INTERNING or op.rewrites:
+            return record(op, (x,), (), x.shape, dtype)
+        needs_grad = x.requires_grad and differentiable and STATE.grad
+        return Expr(op, (x,), (), x.shape, dtype, needs_grad)
+
+    return single
+
+
+def _short_way_of_two(op: Elementwise) -> Callable[[Any, Any], Expr | None]:
+    """What makes the node for two floating operands of one dtype, or for one and a Python number.
+
+    It gives None for any others.
+    """
+    to_bool, differentiable = op.gives == "bool", op.differentiable
+    first_fixed, second_fixed = 0 in op.fixed_operands, 1 in op.fixed_operands
+
+    def pair(x: Any, y: Any) -> Expr | None:
+        known = x if type(x) is Expr else y
+        if type(known) is not Expr:
+            return None
+        dtype = known.dtype
+        shape = known.shape
+        if dtype.category != 2:
+            return None
+        needs_grad = known.requires_grad
+        if known is not x:
+            if type(x) is not float and type(x) is not int:
+                return None
+            x = number_node(x, dtype, first_fixed)
+        elif type(y) is Expr:
+            if y.dtype is not dtype:
+                return None
+            if y.shape != shape:
+                shape = _broadcast(op.name, shape, y.shape)
+            needs_grad = needs_grad or y.requires_grad
+        elif type(y) is float or type(y) is int:
+            y = number_node(y, dtype, second_fixed)
+        else:
+            return None
+        if to_bool:
+            dtype = _BOOL
+        if INTERNING or op.rewrites:
+            return record(op, (x, y), (), shape, dtype)
+        needs_grad = needs_grad and differentiable and STATE.grad
+        return Expr(op, (x, y), (), shape, dtype, needs_grad)
+
+    return pair
 
 
 class Reduce(Op):
@@ -461,12 +485,15 @@ def op(cls: type) -> Any:
     cls.name = name
     cls.rule = stated[0]
     cls.differentiable = stated[0] != "nodiff"
-    if issubclass(cls, Elementwise):
-        takes_floats = cls.accepts not in ("bool", "integer")
-        cls.short = takes_floats and not cls.conditions and not cls.attributes
     if name in REGISTRY:
         raise TypeError(f"{name}: declared twice")
     instance = cls()
+    if isinstance(instance, Elementwise):
+        short = instance.accepts not in ("bool", "integer", "complex")
+        short = short and not instance.conditions and not instance.attributes
+        one, two = short and instance.arity == 1, short and instance.arity == 2
+        instance.single = _short_way_of_one(instance) if one else _no_short_way
+        instance.pair = _short_way_of_two(instance) if two else _no_short_way
     REGISTRY[name] = instance
     return instance
 

@@ -1,28 +1,27 @@
-"""Functions, methods and operators of tensors, made from the op registry.
+"""Functions and operators of tensors, made from the op registry.
 
-For each public op and composite there is a function (`symgrad.exp`), a method (`Tensor.exp`), and,
-where torch has it, an in-place twin (`Tensor.exp_`). `call` is the one road from tensors to nodes
-and back: it unwraps arguments, records, notes views, and runs at once what may fail on values.
+For each public op and composite there is a function (`symgrad.exp`), which is a method too
+(`Tensor.exp`, `symgrad.methods`), and, where torch has it, an in-place twin (`Tensor.exp_`). `call`
+is the road from tensors to nodes and back: it unwraps arguments, records, notes views, and runs at
+once what may fail on values. Ops on one or two floating tensors have a shorter one (`operator_of`).
 Start reading at `call`.
 """
 
 from __future__ import annotations
 
-import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
 
-from symgrad import dtypes, ops, runtime, simplify  # noqa: F401 (attaches its rules)
+from symgrad import ops, runtime, simplify  # noqa: F401 (they attach their ops and rules)
+from symgrad.capture import ACTIVE
 from symgrad.expr import Expr
 from symgrad.family import COMPOSITES, Composite, Elementwise
-from symgrad.op import INPUT, REGISTRY, STATE, cast_to, constant
-from symgrad.ops import index
+from symgrad.op import INPUT, REGISTRY, STATE
 from symgrad.ops.alias import clone
-from symgrad.ops.arithmetic import where
-from symgrad.storage import SLICES, WHOLE, Barrier, Group, Note, Part, Step, keeps_layout
+from symgrad.storage import WHOLE, Barrier, Group, Note, Part, Step, keeps_layout
 from symgrad.tensor import Tensor, from_array
 
 VIEWS = frozenset(
@@ -111,15 +110,18 @@ def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     result = rewrap(made)
     if STATE.checked and not STATE.tracing:
         run_now(result)
-    for a in args:
-        if (
-            isinstance(a, Tensor)
-            and a._family is not None
-            and a._family.storage.outside is not None
-        ):
-            run_now(result)
-            break
+    run_if_shared(args, result)
     return result
+
+
+def run_if_shared(args: Iterable[Any], result: Any) -> None:
+    """Compute at once what reads memory that the outside may write."""
+    for a in args:
+        if isinstance(a, Tensor):
+            family = a._family
+            if family is not None and family.storage.outside is not None:
+                run_now(result)
+                return
 
 
 def run_now(result: Any) -> None:
@@ -201,8 +203,7 @@ def _as_views(x: Tensor, base: Expr, result: Any, number: int = -1, name: str = 
             )
     if steps is None:
         made = wrap(result)
-        if x._family is not None and x._family.storage.outside is not None:
-            run_now(made)
+        run_if_shared((x,), made)
         return made
     if base.requires_grad:
         if not STATE.grad:
@@ -252,27 +253,87 @@ def make_function(name: str, source: Callable[..., Any]) -> Callable[..., Any]:
     road = view_call if name in VIEWS else call
     plain, more = Note(name, False), Note(name, True)
     own = not isinstance(source, Composite) and name not in _NAMED_BY_CALL
-    single = source.single if isinstance(source, Elementwise) and source.arity == 1 else None
 
     def function(*args: Any, **kwargs: Any) -> Any:
-        if single is not None and len(args) == 1 and not kwargs and type(args[0]) is Tensor:
-            node = single(args[0].expr())
-            if node is not None:
-                return from_one(args[0], node)
         if kwargs and kwargs.get("out") is not None:
             return _into(function, args, kwargs)
         result = road(source, *args, **kwargs)
         return result if own else noted(result, more if len(args) > 1 or kwargs else plain)
 
-    return _document(function, name, source)
+    made = function
+    if isinstance(source, Elementwise) and road is call:
+        if source.arity == 1:
+            made = _quick_on_one(source, function)
+        elif source.arity == 2:
+            made = _quick_on_two(source, function)
+    return _document(made, name, source)
 
 
-def from_one(x: Tensor, node: Expr) -> Tensor:
-    """The tensor of a node whose only tensor from outside memory can be `x`."""
-    made = wrap(node)
-    if x._family is not None and x._family.storage.outside is not None:
-        run_now(made)
-    return made
+_NOTHING = object()
+
+
+def _quick_on_one(source: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """An op on one tensor by the shortest road; `function` takes all other calls."""
+    single = source.single
+
+    def quick(x: Any = _NOTHING, /, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(x, Tensor) and not args and not kwargs:
+            family = x._family
+            node = single(x._node if family is None and not ACTIVE else x.expr())
+            if node is not None:
+                made = Tensor(node if node.serial <= _relief_at else _settled(node))
+                if family is not None:
+                    run_if_shared((x,), made)
+                return made
+        return function(*args, **kwargs) if x is _NOTHING else function(x, *args, **kwargs)
+
+    return quick
+
+
+def _quick_on_two(source: Any, function: Callable[..., Any]) -> Callable[..., Any]:
+    """An op on a tensor and another or a number; `function` takes all other calls."""
+    operator = operator_of(source)
+
+    def quick(x: Any = _NOTHING, y: Any = _NOTHING, /, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(x, Tensor) and not args and not kwargs:
+            made = operator(x, y)
+            if made is not NotImplemented:
+                return made
+        given = [a for a in (x, y) if a is not _NOTHING]
+        return function(*given, *args, **kwargs)
+
+    return quick
+
+
+NUMBERS = (bool, int, float, complex)
+ARRAYS = (np.ndarray, np.number, np.bool_)
+
+
+def operator_of(source: Any, swapped: bool = False) -> Callable[[Tensor, Any], Any]:
+    """An op as an operator: the shortest road from a tensor and another operand to a node."""
+    pair = source.pair
+
+    def operator(self: Tensor, other: Any) -> Any:
+        family, other_family = self._family, None
+        if isinstance(other, Tensor):
+            other_family = other._family
+            y: Any = other._node if other_family is None and not ACTIVE else other.expr()
+        elif isinstance(other, NUMBERS):
+            y = other
+        elif isinstance(other, ARRAYS):
+            y = unwrap(other)
+        else:
+            return NotImplemented
+        x = self._node if family is None and not ACTIVE else self.expr()
+        node = pair(y, x) if swapped else pair(x, y)
+        if node is None:
+            node = source(y, x) if swapped else source(x, y)
+        made = Tensor(node if node.serial <= _relief_at else _settled(node))
+        if family is not None or other_family is not None:
+            run_if_shared((self, other), made)
+        return made
+
+    return operator
 
 
 _NAMED_BY_CALL = frozenset({"reshape", "permute", "expand", "swapaxes", "swapdims"})
@@ -336,340 +397,3 @@ def _where_function(condition: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 FUNCTIONS["where"] = _document(_where_function, "where", public_names()["where"])
-
-
-def _binary(source: Callable[..., Any], swapped: bool = False) -> Callable[..., Any]:
-    """An operator: the shortest road from two operands to a node."""
-    pair = source.pair  # type: ignore[attr-defined]
-
-    def method(self: Tensor, other: Any) -> Any:
-        if isinstance(other, Tensor):
-            y: Any = other.expr()
-        elif isinstance(other, bool | int | float | complex):
-            y = other
-        elif isinstance(other, np.ndarray | np.number | np.bool_):
-            y = unwrap(other)
-        else:
-            return NotImplemented
-        x = self.expr()
-        node = pair(y, x) if swapped else pair(x, y)
-        if node is None:
-            node = source(y, x) if swapped else source(x, y)
-        made = from_one(self, node)
-        if isinstance(other, Tensor):
-            family = other._family
-            if family is not None and family.storage.outside is not None:
-                run_now(made)
-        return made
-
-    return method
-
-
-def _general(name: str, swapped: bool = False) -> Callable[..., Any]:
-    def method(self: Tensor, other: Any) -> Any:
-        if not isinstance(
-            other, Tensor | bool | int | float | complex | np.ndarray | np.number | np.bool_
-        ):
-            return NotImplemented
-        function = FUNCTIONS[name]
-        return function(other, self) if swapped else function(self, other)
-
-    return method
-
-
-def _augmented(source: Callable[..., Any]) -> Callable[..., Any]:
-    def method(self: Tensor, other: Any) -> Tensor:
-        return in_place(source, self, other)
-
-    return method
-
-
-_ITEM_NOTES = {
-    name: Note(name, False) for name in ("select", "slice", "unsqueeze", "alias", "index")
-}
-
-
-def _item_note(key: Any) -> Note:
-    """The note of an indexing: torch applies the parts of a key one by one, and the last names it."""
-    last = "alias"
-    for k in key if isinstance(key, tuple) else (key,):
-        if isinstance(k, slice):
-            last = "slice" if k != slice(None) or last == "alias" else last
-        elif k is None:
-            last = "unsqueeze"
-        elif isinstance(k, int | np.integer) and not isinstance(k, bool):
-            last = "select"
-        elif k is not Ellipsis:
-            return _ITEM_NOTES["index"]
-    return _ITEM_NOTES[last]
-
-
-def getitem(self: Tensor, key: Any) -> Any:
-    """torch's indexing."""
-    nodes = _key(key)
-    result = view_call(index.getitem, self, nodes)
-    return noted(result, _item_note(nodes)) if result._node.requires_grad else result
-
-
-def setitem(self: Tensor, key: Any, value: Any) -> None:
-    """torch's indexed assignment."""
-    self.check_writable()
-    node = self.expr()
-    new = unwrap(value)
-    if isinstance(new, Expr):
-        new = cast_to(new, node.dtype)
-    noted(self.write(index.setitem(node, _key(key), new)), SLICES)
-
-
-def _key(key: Any) -> Any:
-    if isinstance(key, Tensor):
-        return key.expr()
-    if isinstance(key, tuple):
-        return tuple(_key(k) for k in key)
-    if isinstance(key, slice):
-        parts = (key.start, key.stop, key.step)
-        return slice(*[int(p) if isinstance(p, Tensor) else p for p in parts])
-    if isinstance(key, list):
-        return [_key(k) for k in key]
-    return key
-
-
-def attach() -> None:
-    """Give `Tensor` its methods and operators."""
-    table = public_names()
-    skip = {"tensor", "arange", "linspace", "eye", "full", "zeros", "ones", "meshgrid", "where"}
-    for name, source in table.items():
-        if name in skip or hasattr(Tensor, name):
-            continue
-        setattr(Tensor, name, FUNCTIONS[name])
-        twin = f"{name}_"
-        if not hasattr(Tensor, twin) and not name.endswith("_"):
-            setattr(Tensor, twin, make_in_place(twin, source))
-    binary = {
-        "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "pow": "pow",
-        "eq": "eq", "ne": "ne", "lt": "lt", "le": "le", "gt": "gt", "ge": "ge",
-    }  # fmt: skip
-    for word, name in binary.items():
-        setattr(Tensor, f"__{word}__", _binary(table[name]))
-    for word in ("add", "sub", "mul", "truediv", "pow"):
-        setattr(Tensor, f"__r{word}__", _binary(table[binary[word]], swapped=True))
-        setattr(Tensor, f"__i{word}__", _augmented(table[binary[word]]))
-    general = {
-        "matmul": "matmul", "floordiv": "floor_divide", "mod": "remainder",
-        "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor",
-        "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
-    }  # fmt: skip
-    for word, name in general.items():
-        if name in table:
-            setattr(Tensor, f"__{word}__", _general(name))
-            setattr(Tensor, f"__r{word}__", _general(name, swapped=True))
-            setattr(Tensor, f"__i{word}__", _augmented(table[name]))
-    for word, name in {
-        "neg": "neg",
-        "abs": "abs",
-        "invert": "bitwise_not",
-        "pos": "positive",
-    }.items():
-        if name in table:
-            setattr(Tensor, f"__{word}__", FUNCTIONS[name])
-    Tensor.__getitem__ = getitem  # type: ignore[method-assign]
-    Tensor.__setitem__ = setitem
-    for name, method in _METHODS.items():
-        setattr(Tensor, name, method)
-    for name, getter in _PROPERTIES.items():
-        setattr(Tensor, name, property(getter))
-
-
-# -- methods with a form of their own ---------------------------------------------------
-
-
-def _to(
-    self: Tensor,
-    *args: Any,
-    dtype: Any = None,
-    other: Tensor | None = None,
-    device: Any = None,
-    non_blocking: bool = False,
-    copy: bool = False,
-    memory_format: Any = None,
-) -> Tensor:
-    """The tensor in another dtype: `to(dtype)` or `to(other)`; devices are accepted and ignored.
-
-    With `copy` the result never shares memory with the tensor.
-    """
-    wanted = dtype if other is None else other.dtype
-    flags = [a for a in args if isinstance(a, bool)]  # non_blocking, copy
-    for a in args:
-        if isinstance(a, Tensor):
-            wanted = a.dtype
-        elif not isinstance(a, str | bool):
-            wanted = a
-    if wanted is None or dtypes.as_dtype(wanted) is self.dtype:
-        return _clone(self) if copy or flags[1:] == [True] else self
-    kind = dtypes.as_dtype(wanted)
-    if self.dtype.is_complex and 0 < kind.category < 3:
-        warnings.warn(
-            "Casting complex values to real discards the imaginary part", UserWarning, stacklevel=2
-        )
-    return call(lambda x: cast_to(x, kind), self)
-
-
-def _converter(dtype: dtypes.DType) -> Callable[[Tensor], Tensor]:
-    def method(self: Tensor) -> Tensor:
-        return _to(self, dtype)
-
-    method.__doc__ = f"The tensor as {dtype.name}."
-    return method
-
-
-def _clone(self: Tensor) -> Tensor:
-    """A copy with its own memory; derivatives flow through."""
-    return call(ops.alias.clone, self)
-
-
-def _copy(self: Tensor, source: Any, non_blocking: bool = False) -> Tensor:
-    """Write the values of `source` into this tensor."""
-    node = unwrap(source)
-    if not isinstance(node, Expr):
-        node = full_like(self.expr(), node)
-    return _overwritten(self, cast_to(node, self.dtype), _COPY)
-
-
-_COPY, _FILL, _ZERO = Note("copy", False), Note("fill", False), Note("zero", False)
-
-
-def _overwritten(t: Tensor, new: Expr, note: Note) -> Tensor:
-    """Write a value that does not depend on the old one, which keeps a gradient of zeros."""
-    old = t.expr()
-    if STATE.grad and old.requires_grad:
-        t.check_writable()
-        new = where(constant(False, dtypes.bool_), old, new)
-        new.meta = note
-    elif new.requires_grad and STATE.grad:
-        new = clone(new)
-        new.meta = note
-    return t.write(new)
-
-
-def full_like(x: Expr, value: float) -> Expr:
-    """A constant of the shape and dtype of `x`."""
-    return ops.movement.full(value, x.shape, x.dtype)
-
-
-def _fill(self: Tensor, value: Any) -> Tensor:
-    """Write one value into every element."""
-    if isinstance(value, Tensor):
-        return _overwritten(self, cast_to(value.expr(), self.dtype), _FILL)
-    return _overwritten(self, full_like(self.expr(), value), _FILL)
-
-
-def _zero(self: Tensor) -> Tensor:
-    """Write zeros."""
-    return _overwritten(self, full_like(self.expr(), 0), _ZERO)
-
-
-def _type_as(self: Tensor, other: Tensor) -> Tensor:
-    """The tensor in the dtype of another."""
-    return _to(self, other.dtype)
-
-
-def _is_same_size(self: Tensor, other: Tensor) -> bool:
-    """Whether the shapes are equal."""
-    return self.shape == other.shape
-
-
-def allclose(
-    input: Tensor, other: Tensor, rtol: float = 1e-05, atol: float = 1e-08, equal_nan: bool = False
-) -> bool:
-    """Whether all elements are equal within ``atol + rtol * abs(other)``."""
-    close = FUNCTIONS["isclose"](input, other, rtol=rtol, atol=atol, equal_nan=equal_nan)
-    return bool(FUNCTIONS["all"](close))
-
-
-def equal(input: Tensor, other: Tensor) -> bool:
-    """Whether two tensors have the same shape and elements."""
-    return input.shape == other.shape and bool(np.array_equal(input.look(), other.look()))
-
-
-def is_complex(input: Tensor) -> bool:
-    """Whether the dtype is complex."""
-    return input.is_complex()
-
-
-def is_floating_point(input: Tensor) -> bool:
-    """Whether the dtype is floating."""
-    return input.is_floating_point()
-
-
-def is_conj(input: Tensor) -> bool:
-    """Whether the tensor shows the conjugate of its memory."""
-    return input.is_conj()
-
-
-def resolve_conj(input: Tensor) -> Tensor:
-    """The tensor in memory of its own if that holds the conjugate."""
-    return input.resolve_conj()
-
-
-for _function in (allclose, equal, is_complex, is_floating_point, is_conj, resolve_conj):
-    FUNCTIONS[_function.__name__] = _function
-
-
-def _same(self: Tensor, *_: Any, **__: Any) -> Tensor:
-    """The tensor itself: there is one device."""
-    return self
-
-
-def _where(self: Tensor, condition: Tensor, other: Any) -> Tensor:
-    """This tensor where the condition holds, else `other`."""
-    return FUNCTIONS["where"](condition, self, other)
-
-
-_METHODS: dict[str, Callable[..., Any]] = {
-    "to": _to,
-    "type": _to,
-    "double": _converter(dtypes.float64),
-    "float": _converter(dtypes.float32),
-    "cfloat": _converter(dtypes.complex64),
-    "cdouble": _converter(dtypes.complex128),
-    "long": _converter(dtypes.int64),
-    "int": _converter(dtypes.int32),
-    "short": _converter(dtypes.int16),
-    "bool": _converter(dtypes.bool_),
-    "clone": _clone,
-    "copy_": _copy,
-    "fill_": _fill,
-    "zero_": _zero,
-    "type_as": _type_as,
-    "is_same_size": _is_same_size,
-    "cpu": _same,
-    "allclose": allclose,
-    "equal": equal,
-    "where": _where,
-}
-
-
-def _matrix_transpose(x: Tensor) -> Any:
-    return FUNCTIONS["transpose"](x, -2, -1)
-
-
-def _reversed_axes(x: Tensor) -> Any:
-    return FUNCTIONS["permute"](x, tuple(range(x.ndim))[::-1])
-
-
-def _conjugate_transpose(x: Tensor) -> Any:
-    return FUNCTIONS["adjoint"](x)
-
-
-def _real(x: Tensor) -> Any:
-    return FUNCTIONS["real"](x) if x.is_complex() else x
-
-
-_PROPERTIES: dict[str, Callable[[Tensor], Any]] = {
-    "T": _reversed_axes,
-    "mT": _matrix_transpose,
-    "H": _conjugate_transpose,
-    "mH": _conjugate_transpose,
-    "real": _real,
-    "imag": FUNCTIONS["imag"],
-}

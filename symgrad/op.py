@@ -14,6 +14,7 @@ Start reading at `record`, then `Op`.
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from symgrad.dtypes import DType
+from symgrad.dtypes import DType, float32, float64
 from symgrad.expr import Expr
 from symgrad.sample import Case
 
@@ -47,6 +48,19 @@ class _State(threading.local):
 
 
 STATE = _State()
+
+INTERNING: list[object] = []
+"""One entry for each table of interned nodes in use, in any thread: while there is none, a node
+can be made without asking for this thread's."""
+
+
+def _forget_other_threads() -> None:
+    if STATE.table is None:
+        INTERNING.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_other_threads)
 
 DERIVED = "derived"
 """Mark (`Expr.meta`) of nodes that calculus made: they keep their arguments once computed, so that
@@ -97,9 +111,11 @@ def interning(seed: Sequence[Expr] = ()) -> Iterator[None]:
             key = (n.op, n.attrs, n.requires_grad, n.shape, n.dtype, *map(id, n.args))
             table.setdefault(key, n)
     STATE.table = table
+    INTERNING.append(table)
     try:
         yield
     finally:
+        INTERNING.pop()
         STATE.table = outer
 
 
@@ -240,9 +256,10 @@ def constant(value: bool | int | float | complex, dtype: DType, fixed: bool = Fa
     number: bool | int | float | complex
     if dtype.category == 2:
         number = float(value)  # type: ignore[arg-type]
+        keyed = fixed or number in _FIXED_NUMBERS
         # -0.0 equals 0.0 as a key of compiled code, so it is passed at run time.
-        negative_zero = number == 0.0 and math.copysign(1.0, number) < 0.0
-        keyed = fixed or (number in _FIXED_NUMBERS and not negative_zero)
+        if number == 0.0 and not fixed:
+            keyed = math.copysign(1.0, number) > 0.0
     elif dtype.category == 3:
         number = complex(value)
         keyed = fixed
@@ -259,6 +276,24 @@ def constant(value: bool | int | float | complex, dtype: DType, fixed: bool = Fa
         node = Expr(CONSTANT, (), (number if keyed else None,), (), dtype, False, number)
         table[key] = node
     return node
+
+
+_COMMON = {
+    dtype: {number: constant(number, dtype) for number in _FIXED_NUMBERS}
+    for dtype in (float32, float64)
+}
+
+
+def number_node(value: float, dtype: DType, fixed: bool) -> Expr:
+    """A Python number as an operand of floating dtype, as `constant` gives it.
+
+    Those that are compiled in anyway are made once: their place in a structure, before all others,
+    is always the same.
+    """
+    common = _COMMON[dtype]
+    if value in common and not INTERNING and (value or math.copysign(1.0, value) > 0.0):
+        return common[value]
+    return constant(value, dtype, fixed)
 
 
 def input_node(shape: tuple[int, ...], dtype: DType, value: Any = None, grad: bool = False) -> Expr:

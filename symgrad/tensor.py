@@ -112,15 +112,16 @@ class Tensor:
             storage = Storage()
             storage.inference = self._node.meta == INFERENCE
             self._family = Family(storage, self._node)
-            self._family.base = weakref.ref(self)
         return self._family
 
     def alias(self, node: Expr, steps: tuple[Step, ...]) -> Tensor:
         """A view of this tensor: `node`, reached from this one by `steps`."""
         made = Tensor(node)
-        made._family = self.family()
+        family = made._family = self.family()
+        if family.base is None and not self._path:
+            family.base = weakref.ref(self)
         made._path = self._path + steps
-        made._seen = made._family.storage.version
+        made._seen = family.storage.version
         return made
 
     def slot(self) -> Slot:
@@ -330,7 +331,6 @@ class Tensor:
             made._path = self._path
         else:
             made._family = Family(family.storage, cut, quiet)
-            made._family.base = weakref.ref(made)
         made._seen = family.storage.version
         return made
 
@@ -529,7 +529,7 @@ class Tensor:
             base = family.current()
             if base.value is None:
                 runtime.evaluate([base])
-            storage.outside = own = runtime.array_of(base).copy()
+            own = storage.outside = runtime.array_of(base).copy()
             family.node = input_node(base.shape, base.dtype, own)
             storage.step(family, True)
             if not self._path:

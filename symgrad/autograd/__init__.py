@@ -6,7 +6,6 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from symgrad import interface
 from symgrad.autograd import (
     anomaly,
     checkpoint,
@@ -36,6 +35,7 @@ from symgrad.autograd.variable import Variable
 from symgrad.calculus.batching import batched, with_batch
 from symgrad.expr import Expr
 from symgrad.op import STATE, grad_mode, input_node
+from symgrad.ops.movement import full
 from symgrad.tensor import Tensor
 
 __all__ = [
@@ -68,10 +68,15 @@ __all__ = [
 Tensors = Tensor | Sequence[Tensor]
 
 
+_SINGLE = (Tensor, graph.GradientEdge, type(None))
+
+
 def _listed(value: Any) -> list[Any]:
-    if isinstance(value, Tensor | graph.GradientEdge) or value is None:
-        return [value]
-    return list(value)
+    return [value] if isinstance(value, _SINGLE) else list(value)
+
+
+def _nodes(listed: Sequence[Any]) -> list[Expr]:
+    return [t.expr() if isinstance(t, Tensor) else graph.target_of(t) for t in listed]
 
 
 def _cotangents(given: Any, count: int, what: str) -> list[Any]:
@@ -136,14 +141,14 @@ def backward(
         grad_tensors = grad_variables
     given = _cotangents(grad_tensors, len(listed), "backward")
     keep = create_graph if retain_graph is None else retain_graph
-    nodes = [graph.target_of(t) for t in listed]
+    nodes = _nodes(listed)
     if inputs is None:
         engine.run(nodes, given, None, keep, create_graph, None)
         return
     wanted = _listed(inputs)
     if not wanted:
         raise RuntimeError("`inputs` argument to `backward()` cannot be empty.")
-    targets = [graph.target_of(t) for t in wanted]
+    targets = _nodes(wanted)
     if not all(n.requires_grad for n in targets):
         raise RuntimeError("can't retain_grad on Tensor that has requires_grad=False")
 
@@ -217,22 +222,22 @@ def grad(
     if is_grads_batched:
         return _batched(listed, wanted, grad_outputs, create_graph, unused_fine, materialize_grads)
     given = _cotangents(grad_outputs, len(listed), "grad")
-    targets = [graph.target_of(t) for t in wanted]
-    for number, target in enumerate(targets):
+    targets = _nodes(wanted)
+    for target in targets:
         if not target.requires_grad:
             raise RuntimeError(
-                f"One of the differentiated Tensors does not require grad (inputs[{number}]); call "
-                "requires_grad_() on it before it is used"
+                "One of the differentiated Tensors does not require grad "
+                f"(inputs[{targets.index(target)}]); call requires_grad_() on it before it is used"
             )
     keep = create_graph if retain_graph is None else retain_graph
-    nodes = [graph.target_of(t) for t in listed]
+    nodes = _nodes(listed)
     found = engine.run(nodes, given, targets, keep, create_graph, None)
     results: list[Any] = []
     for target, node in zip(targets, found, strict=True):
         if node is not None:
             results.append(Tensor(node) if grad_outputs is None else _handed_back(node, given))
         elif materialize_grads:
-            zeros = Tensor(interface.full_like(target, 0.0))
+            zeros = Tensor(full(0.0, target.shape, target.dtype))
             results.append(zeros.requires_grad_() if create_graph else zeros)
         elif unused_fine:
             results.append(None)

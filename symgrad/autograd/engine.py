@@ -3,7 +3,7 @@
 Two roads to the same numbers:
 
 * the short one: no hooks, no `create_graph`: the structure of the graph is looked up, and value
-  and gradients come out of one joint program (`symgrad.runtime.gradients`); the derivative's own
+  and gradients come out of one joint program (`symgrad.runtime.joint`); the derivative's own
   expression is made only when somebody prints it (`symgrad.calculus.known`).
 * the general one (`symgrad.autograd.walk`): the derivative is built as expressions, node by node,
   calling hooks on the way; it stays lazy and differentiable.
@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -157,17 +157,14 @@ def run(
             else:
                 leaves.append(n)
                 general = general or bool(slot.hooks)
-        elif isinstance(meta, Hooks):
-            general = general or meta.active()
-            if meta.spent and _saves(n) and n in runtime.passed(nodes):
-                raise RuntimeError(AGAIN)
-        elif isinstance(meta, Call):
-            general = True
+            continue
+        if type(meta) is Note:
+            spent = meta.spent
         else:
-            if isinstance(meta, Part):
-                general = general or meta.group.hooked
-            if (meta is SPENT or is_spent(n)) and _saves(n) and n in runtime.passed(nodes):
-                raise RuntimeError(AGAIN)
+            general = general or _is_watched(meta)
+            spent = is_spent(n)
+        if spent and _saves(n) and n in runtime.passed(nodes):
+            raise RuntimeError(AGAIN)
     own = set(leaves)
     targets = (
         leaves if inputs is None else [t if t in own else _in_graph(t, leaves) for t in inputs]
@@ -181,7 +178,7 @@ def run(
         joint = runtime.joint(nodes, cotangents, targets, graph)
         found = known_gradients(nodes, cotangents, targets, joint.run(graph))
         if not retain_graph:
-            _spend([graph[k] for k in joint.spent], [graph[k] for k in joint.freed])
+            _spend(map(graph.__getitem__, joint.spent), map(graph.__getitem__, joint.freed))
     if inputs is None:
         for node, gradient in zip(targets, found, strict=True):
             if gradient is not None:
@@ -193,6 +190,15 @@ def run(
     if general:
         _finish()
     return found
+
+
+def _is_watched(meta: Any) -> bool:
+    """Whether what is attached to a node takes part in a backward pass."""
+    if isinstance(meta, Hooks):
+        return meta.active()
+    if isinstance(meta, Part):
+        return meta.group.hooked
+    return isinstance(meta, Call)
 
 
 _FINISHED = threading.local()
@@ -246,7 +252,7 @@ def queue_callback(callback: Callable[[], None]) -> None:
     RUNNING.passes[-1].callbacks.append(callback)
 
 
-def _spend(spent: Sequence[Expr], freed: Sequence[Expr]) -> None:
+def _spend(spent: Iterable[Expr], freed: Iterable[Expr]) -> None:
     """Mark nodes as used up and free the values that only a derivative needed."""
     for n in spent:
         if n.meta is None:

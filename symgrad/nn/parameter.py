@@ -6,7 +6,6 @@ another dtype in a leaf, which keeps its identity. Start reading at `Parameter`.
 
 from __future__ import annotations
 
-import weakref
 from typing import Any
 
 from symgrad.creation import zeros
@@ -18,8 +17,6 @@ def _share(made: Tensor, data: Tensor) -> None:
     source = data.detach()
     Tensor.__init__(made, source.expr())
     made._family, made._path, made._seen = source._family, source._path, source._seen
-    if made._family is not None and not made._path:
-        made._family.base = weakref.ref(made)
 
 
 class Parameter(Tensor):

@@ -93,8 +93,7 @@ class add(Binary):
     ) -> Expr:
         if alpha != 1:
             other = scaled("add", input, other, alpha)
-        made = self.pair(input, other)  # type: ignore[attr-defined]
-        return Elementwise.__call__(self, input, other) if made is None else made  # type: ignore[arg-type]
+        return Elementwise.__call__(self, input, other)  # type: ignore[arg-type]
 
     def ref(x: Any, y: Any, *, alpha: Number = 1) -> Any:
         return np.add(x, y if alpha == 1 else alpha * y)
@@ -129,8 +128,7 @@ class sub(Binary):
     ) -> Expr:
         if alpha != 1:
             other = scaled("sub", input, other, alpha)
-        made = self.pair(input, other)  # type: ignore[attr-defined]
-        return Elementwise.__call__(self, input, other) if made is None else made  # type: ignore[arg-type]
+        return Elementwise.__call__(self, input, other)  # type: ignore[arg-type]
 
     def operand_dtype(self, common: DType) -> DType:
         if common.category == 0:
@@ -194,8 +192,7 @@ class div(Binary):
         self, input: Operand, other: Operand, *, rounding_mode: str | None = None
     ) -> Expr:
         if rounding_mode is None:
-            made = self.pair(input, other)  # type: ignore[attr-defined]
-            return Elementwise.__call__(self, input, other) if made is None else made  # type: ignore[arg-type]
+            return Elementwise.__call__(self, input, other)  # type: ignore[arg-type]
         if rounding_mode not in ("floor", "trunc"):
             raise RuntimeError(
                 "div expected rounding_mode to be one of None, 'trunc', or 'floor' but found "

@@ -37,9 +37,6 @@ class Part(Elementwise):
     parameters = ("input",)
     samples = (Case(Z, smooth=False),)
 
-    def single(self, x: Any) -> Expr | None:
-        return None
-
     @staticmethod
     def lower(b: Any, *args: Any) -> Any:
         raise TypeError("complex nodes are taken apart before code is made")
