@@ -19,6 +19,7 @@ from symgrad.codegen.layout import Layout
 from symgrad.codegen.loops import emit_kernel
 from symgrad.codegen.reduction import emit_join
 from symgrad.locks import RenewedLock
+from symgrad.progress import Progress
 from symgrad.schedule.iterate import Steps
 
 
@@ -36,6 +37,9 @@ _COMPILED: WeakValueDictionary[Any, Kernel] = WeakValueDictionary()
 _LOCK = RenewedLock()
 _MATH_READY: dict[str, jit.Library] = {}
 _MATH_SYMBOL = re.compile(r"^sg_(\w+)_v(\d+)(f64|f32)$")
+
+TOGETHER = 32
+"""Kernels in one module, at most: each module is a step of the progress that is shown."""
 
 PASSES: tuple[str, ...] = ()
 """IR passes run on kernels: none, since the emitter hoists and merges by itself."""
@@ -71,13 +75,16 @@ def compile_layouts(layouts: Sequence[Layout]) -> list[Kernel]:
     with _LOCK:
         found = {y.key: _COMPILED.get(y.key) for y in layouts}
         new = list({y.key: y for y in layouts if found[y.key] is None}.values())
-        if new:
-            module = module_of(new)
-            provide_math(module)
-            names = [f"kernel{n}" for n in range(len(new))]
-            library = jit.compile_module(module, names, 2, PASSES)
-            for name, layout in zip(names, new, strict=True):
-                found[layout.key] = _COMPILED[layout.key] = Kernel(library[name], library)
+        with Progress("compiling loops", len(new)) as progress:
+            for start in range(0, len(new), TOGETHER):
+                part = new[start : start + TOGETHER]
+                module = module_of(part)
+                provide_math(module)
+                names = [f"kernel{n}" for n in range(len(part))]
+                library = jit.compile_module(module, names, 2, PASSES)
+                for name, layout in zip(names, part, strict=True):
+                    found[layout.key] = _COMPILED[layout.key] = Kernel(library[name], library)
+                progress.step(start + len(part))
         return [k for k in (found[y.key] for y in layouts) if k is not None]
 
 

@@ -28,6 +28,7 @@ from symgrad.codegen.layout import Layout
 from symgrad.codegen.plan import Launch, Plan
 from symgrad.expr import Expr
 from symgrad.op import REGISTRY, input_node
+from symgrad.progress import Progress
 from symgrad.schedule.affine import Affine
 from symgrad.schedule.canonical import Node, canonical
 from symgrad.schedule.iterate import Iteration
@@ -300,18 +301,20 @@ def measured(program: Program, arrays: tuple[np.ndarray, ...], seconds: float = 
     layouts = iter(program.layouts)
     found = []
     # In order: the first run of each finds its operands as the steps before left them.
-    for number, (step, todo) in enumerate(zip(steps, launched, strict=True)):
-        if isinstance(todo, Routine | Iteration):
-            taken = _median(partial(program.run_routine, todo, table), each)
-        else:
-            taken = _launch_time(todo, program, slots, each)
-            status[0] = 0
-        read, written, flops = _counts(step, layouts)
-        kind = KINDS[type(step)]
-        target = step.items[0].target if isinstance(step, Loops) else step.target
-        found.append(
-            StepReport(number, kind, repr(step), target.dtype.name, taken, read, written, flops)
-        )
+    with Progress("measuring steps", len(steps)) as progress:
+        for number, (step, todo) in enumerate(zip(steps, launched, strict=True)):
+            progress.step(number)
+            if isinstance(todo, Routine | Iteration):
+                taken = _median(partial(program.run_routine, todo, table), each)
+            else:
+                taken = _launch_time(todo, program, slots, each)
+                status[0] = 0
+            read, written, flops = _counts(step, layouts)
+            kind = KINDS[type(step)]
+            target = step.items[0].target if isinstance(step, Loops) else step.target
+            found.append(
+                StepReport(number, kind, repr(step), target.dtype.name, taken, read, written, flops)
+            )
     run = program.runner()
     call_s = _median(lambda: run(arrays), each)
     return Report(tuple(found), call_s, machine)
