@@ -24,7 +24,8 @@ from symgrad.codegen import gemm, interrupt, jit, kernels, lapack, plan
 from symgrad.codegen.entry import EagerSpec, make_executor
 from symgrad.codegen.iteration import cost_of
 from symgrad.codegen.lapack import LapackCall
-from symgrad.codegen.layout import Layout
+from symgrad.codegen.layout import UNIT, Layout
+from symgrad.codegen.partials import FOLD_CHUNK
 from symgrad.codegen.plan import RELEASE_GIL_NS, Launch, Plan
 from symgrad.codegen.stepwise import Stepwise
 from symgrad.schedule.affine import row_major
@@ -280,10 +281,13 @@ class Program:
                 arguments.append(self.slots[p.number])
             else:
                 arguments.append(p)
+        segment.keep.append(kernel)
+        if layout.crossings:
+            self._add_phases(segment, layout, kernel, arguments)
+            return
         segment.launches.append(
             Launch(kernel.address, tuple(arguments), layout.extent, int(layout.cost_ns))
         )
-        segment.keep.append(kernel)
         for place, start, units in layout.joins:
             output = layout.nest.outputs[place]
             element = layout.nest.insts[output.insts[0]].dtype.kind
@@ -292,6 +296,42 @@ class Program:
             numbers = (self.slots[-1], start, units, target.size, self.slots[target.number], 0)
             segment.launches.append(Launch(join.address, numbers, 1, int(target.size * units)))
             segment.keep.append(join)
+
+    def _add_phases(
+        self, segment: Segment, layout: Layout, kernel: kernels.Kernel, arguments: list[int]
+    ) -> None:
+        """The launches of a crossed nest: some units at a time, and after each what it left to finish."""
+        nest = layout.nest
+        columns, units = nest.sizes[layout.axis], layout.phases[-1][1]
+        for first, last in layout.phases:
+            arguments[layout.parameter("first unit", 0)] = first
+            arguments[layout.parameter("last unit", 0)] = last
+            cost = int(layout.cost_ns * (last - first) / units)
+            segment.launches.append(Launch(kernel.address, tuple(arguments), layout.extent, cost))
+            for crossing in layout.crossings:
+                output = nest.outputs[crossing.place]
+                element = nest.insts[output.insts[0]].dtype.kind
+                fold = kernels.fold_kernel(output.combine, element, layout.extent)
+                fold_arguments = (
+                    self.slots[-1], crossing.parts, crossing.tree, layout.value("padded"), columns,
+                    first, last, units, self.slots[output.target.number], output.offset.const,
+                    output.offset.coefficient(layout.axis),
+                )  # fmt: skip
+                extent = -(-columns // FOLD_CHUNK)
+                cost = columns * (last - first) * layout.extent // 4
+                segment.launches.append(Launch(fold.address, fold_arguments, extent, cost))
+                segment.keep.append(fold)
+            for place, start in layout.row_results:
+                output = nest.outputs[place]
+                spread = kernels.spread_kernel(output.target.dtype.kind)
+                rows = first * UNIT, min(last * UNIT, nest.sizes[layout.cross])
+                spread_arguments = (
+                    self.slots[-1], start, *rows, self.slots[output.target.number],
+                    output.offset.const, output.offset.coefficient(layout.cross),
+                )  # fmt: skip
+                cost = rows[1] - rows[0]
+                segment.launches.append(Launch(spread.address, spread_arguments, 1, cost))
+                segment.keep.append(spread)
 
     def _add_product(self, segment: Segment, step: Product) -> None:
         kind = step.target.dtype.kind

@@ -411,6 +411,13 @@ class Function:
             f"shufflevector {x}, {other}, <{len(picks)} x i32> <{index}>", x.kind, len(picks)
         )
 
+    def lanes_of_bits(self, bits: Val, width: int) -> Val:
+        """A mask whose lanes are the low bits of an integer."""
+        low = bits
+        if width < INT_BITS[bits.kind]:
+            low = self.emit(f"trunc {bits} to i{width}", f"i{width}")
+        return self.emit(f"bitcast {low} to <{width} x i1>", "i1", width)
+
     # -- intrinsics and calls ---------------------------------------------------------
 
     def intrinsic(

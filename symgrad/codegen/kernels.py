@@ -8,7 +8,7 @@ module and compiled together. Start reading at `compile_layouts`.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -17,7 +17,7 @@ from symgrad.codegen.ir import Module
 from symgrad.codegen.iteration import emit_iteration
 from symgrad.codegen.layout import Layout
 from symgrad.codegen.loops import emit_kernel
-from symgrad.codegen.reduction import emit_join
+from symgrad.codegen.partials import emit_fold, emit_join, emit_spread
 from symgrad.locks import RenewedLock
 from symgrad.progress import Progress
 from symgrad.schedule.iterate import Steps
@@ -91,13 +91,31 @@ def compile_layouts(layouts: Sequence[Layout]) -> list[Kernel]:
 def join_kernel(combine: str, element: str) -> Kernel:
     """The kernel that joins partial results of a split reduction."""
     key = ("join", combine, element)
+    return _single(key, "join", lambda module: emit_join(module, "join", combine, element))
+
+
+def fold_kernel(combine: str, element: str, chunks: int) -> Kernel:
+    """The kernel that joins the partial results of a crossed nest."""
+    key = ("fold", combine, element, chunks)
+    return _single(key, "fold", lambda module: emit_fold(module, "fold", combine, element, chunks))
+
+
+def spread_kernel(element: str) -> Kernel:
+    """The kernel that moves the results of rows of a crossed nest to their output."""
+    return _single(
+        ("spread", element), "spread", lambda module: emit_spread(module, "spread", element)
+    )
+
+
+def _single(key: Any, name: str, emit: Callable[[Module], None]) -> Kernel:
+    """A kernel that depends on no layout, compiled on first use."""
     with _LOCK:
         kernel = _COMPILED.get(key)
         if kernel is None:
             module = Module()
-            emit_join(module, "join", combine, element)
-            library = jit.compile_module(module, ["join"])
-            kernel = _COMPILED[key] = Kernel(library["join"], library)
+            emit(module)
+            library = jit.compile_module(module, [name])
+            kernel = _COMPILED[key] = Kernel(library[name], library)
         return kernel
 
 

@@ -10,8 +10,9 @@ Start reading at `Layout.__init__`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+from symgrad.codegen.vmath import avx512
 from symgrad.schedule.affine import Affine
 from symgrad.schedule.canonical import Node
 from symgrad.schedule.nest import Inst, Nest
@@ -34,10 +35,40 @@ FUNCTION_COST = 10.0
 MAX_INLINED = 16
 """Functions inlined in one kernel at most: beyond, code size costs more than calls do."""
 
+MAX_PEELED = 200
+"""Instructions, none of them a function, of which a kernel may hold a copy without masks."""
+
 CHUNK_NS = 15_000.0
 """Work per chunk at least, in estimated serial nanoseconds."""
 
 MAX_CHUNKS = 64
+
+MAX_PARTS = 8
+"""Chunks of a crossed nest at most: each takes the rows of some lanes, and their sums are joined."""
+
+PARTS_BYTES = 1 << 19
+"""Room for what the chunks of a crossed nest leave to be joined: what a second-level cache holds."""
+
+
+class Crossing(NamedTuple):
+    """Where an output along the cross axis of a nest keeps its partial results, in bytes of scratch.
+
+    Attributes
+    ----------
+    place : int
+        The output.
+    parts : int
+        Results by unit and chunk.
+    rows : int
+        By chunk: the lane at work, then lanes that wait to be joined.
+    tree : int
+        Units that wait to be joined.
+    """
+
+    place: int
+    parts: int
+    rows: int
+    tree: int
 
 
 class Layout:
@@ -51,8 +82,10 @@ class Layout:
         The axis that lanes run along, `NO_AXIS` for none.
     mode : str
         "plain", "inner" (lanes along the reduced axis), "outer" (lanes along another axis, the
-        reduced axis innermost), "running" (cumulative) or "scatter" (writes at computed positions,
-        in order).
+        reduced axis innermost), "crossed" (lanes along one reduced axis, the other outside),
+        "running" (cumulative) or "scatter" (writes at computed positions, in order).
+    axis, cross : int
+        The reduced axis, and the one outside it if there are two.
     split : bool
         Units of the reduced axis are the chunks; partial results go to scratch.
     order : list of int
@@ -61,6 +94,11 @@ class Layout:
         Values of the launch arguments; a Node stands for its buffer's slot, None for scratch.
     joins : list of (output place, scratch byte, units)
         Partial results to join after a split nest.
+    crossings : list of Crossing
+    row_results : list of (output place, scratch byte)
+        Where a crossed nest leaves what it reduces along its rows.
+    phases : list of (first unit, last unit)
+        Units of the cross axis that are done at a time, each part of them joined before the next.
     """
 
     def __init__(self, nest: Nest, inline: bool) -> None:
@@ -71,8 +109,13 @@ class Layout:
         self._places: dict[Any, int] = {}
         self.scratch_bytes = 0
         self.joins: list[tuple[int, int, int]] = []
+        self.crossings: list[Crossing] = []
+        self.row_results: list[tuple[int, int]] = []
+        self.phases: list[tuple[int, int]] = []
+        self.axis, self.cross = nest.axis, nest.cross
         self._scratch: dict[int, int] = {}
         self._choose()
+        self.peeled = self._is_peeled(functions)
         self.cost_ns = self._cost()
         self._chunk()
         self.key = self._key()
@@ -90,6 +133,9 @@ class Layout:
         self.width = LANES
         if any(o.scattered for o in nest.outputs):
             self._choose_for_writes()
+            return
+        if nest.cross >= 0:
+            self._choose_crossed()
             return
         candidates = [a for a in axes if not (running and a == nest.axis)]
         if not candidates:
@@ -114,6 +160,18 @@ class Layout:
             self.mode = "outer"
             self.order = [*rest, self.vector, nest.axis]
 
+    def _choose_crossed(self) -> None:
+        """Lanes along the reduced axis that suits the reads, rows of the other one after another."""
+        self.mode = "crossed"
+        # One vector is a long chain of operations that wait for each other; the processor does not
+        # see far enough ahead to begin the next one, unless both stand side by side.
+        if avx512.enabled():
+            self.width = 2 * LANES
+        both = (self.axis, self.cross)
+        self.vector = self.axis = max(both, key=lambda a: (self._score(a), a))
+        self.cross = sum(both) - self.axis
+        self.order = [self.cross, self.axis]
+
     def _choose_for_writes(self) -> None:
         """Axes in order; lanes only along a last axis that the positions do not depend on."""
         nest = self.nest
@@ -133,6 +191,11 @@ class Layout:
     def _is_wide(self) -> bool:
         return any(i.dtype.itemsize > 4 for i in self.nest.insts)
 
+    def _is_peeled(self, functions: int) -> bool:
+        """Whether whole vectors get a loop without masks: where that makes little code more."""
+        along_lanes = self.mode in ("inner", "crossed")
+        return along_lanes and self.inline and not functions and len(self.nest.insts) <= MAX_PEELED
+
     def _score(self, axis: int) -> float:
         """How well lanes along `axis` use memory: consecutive good, strided bad."""
         nest = self.nest
@@ -143,7 +206,7 @@ class Layout:
                 step = inst.offset.coefficient(axis)
                 score += {0: 1.0, 1: 3.0}.get(step, -4.0) if not dynamic else 0.0
         for output in nest.outputs:
-            if not output.combine or axis != nest.axis:
+            if not output.combine or axis != output.axis:
                 score += 4.0 if output.offset.coefficient(axis) == 1 else -4.0
             else:
                 score += 2.0
@@ -174,6 +237,10 @@ class Layout:
         if not self.order or self.mode == "scatter":
             return
         wanted = int(max(1.0, min(float(MAX_CHUNKS), self.cost_ns / CHUNK_NS)))
+        if self.mode == "crossed":
+            while 2 * self.extent <= min(wanted, MAX_PARTS):
+                self.extent *= 2
+            return
         first = self.order[0]
         size = nest.sizes[first]
         reducing = self.mode in ("inner", "outer")
@@ -207,6 +274,11 @@ class Layout:
             self.parameters.append(value)
         return place
 
+    def value(self, what: Any) -> int:
+        """A run-time value that was given."""
+        found: int = self.parameters[self._places[what]]
+        return found
+
     def slot(self, node: Node | None) -> int:
         """The argument that holds the slot of a node's buffer; None is the scratch buffer."""
         return self.parameter(("slot", None if node is None else node.number), node)
@@ -225,6 +297,33 @@ class Layout:
             self.scratch_bytes += 8 * parts * units * target.size
         self.parameter(("scratch", place), start)
         self.parameter(("elements", place), target.size)
+
+    def _scratch_for_crossing(self) -> None:
+        """Rows of partial results for each output along the cross axis, and the phases they allow."""
+        # A vector more than needed: rows a page apart would share their places in the cache.
+        padded = (-(-self.nest.sizes[self.axis] // self.width) + 1) * self.width
+        row = 8 * padded
+        units = -(-self.nest.sizes[self.cross] // UNIT)
+        places = [p for p, o in enumerate(self.nest.outputs) if o.axis == self.cross]
+        together = max(1, PARTS_BYTES // (row * self.extent * len(places)))
+        self.phases = [(u, min(u + together, units)) for u in range(0, units, together)]
+        self.parameter("first unit", 0)
+        self.parameter("last unit", units)
+        self.parameter("padded", padded)
+        waiting = (LANES // self.extent).bit_length()
+        for place in places:
+            parts = self.scratch_bytes
+            rows = parts + row * self.extent * min(together, units)
+            tree = rows + row * self.extent * waiting
+            self.scratch_bytes = tree + row * units.bit_length()
+            self.crossings.append(Crossing(place, parts, rows, tree))
+            self.parameter(("parts", place), parts)
+            self.parameter(("rows", place), rows)
+        for place, output in enumerate(self.nest.outputs):
+            if output.axis == self.axis:
+                self.row_results.append((place, self.scratch_bytes))
+                self.parameter(("results", place), self.scratch_bytes)
+                self.scratch_bytes += 8 * UNIT * min(together, units)
 
     # -- key --------------------------------------------------------------------------
 
@@ -293,10 +392,13 @@ class Layout:
             form = self._form(("out", place), output.offset)
             parts.append(
                 (output.combine, output.cumulative, repr(output.identity), output.insts,
-                 buffer(output.target), output.target.dtype.code, form)
+                 buffer(output.target), output.target.dtype.code, form, output.axis)
             )  # fmt: skip
             if self.split and output.combine:
                 self._scratch_for(place)
-        if self.split:
+        if self.mode == "crossed":
+            self._scratch_for_crossing()
+            parts.append(self.extent)
+        if self.split or self.crossings:
             self.slot(None)
         return tuple(parts)

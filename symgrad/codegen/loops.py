@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from symgrad.codegen.crossed import CrossedReduction
 from symgrad.codegen.ir import Function, Module, Section, Val, constant, lanes
-from symgrad.codegen.layout import Layout
+from symgrad.codegen.layout import LANES, Layout
 from symgrad.codegen.lowering import Lowering
 from symgrad.codegen.reduction import Reduction
 from symgrad.dtypes import DType, uint8
@@ -30,31 +31,56 @@ def emit_kernel(module: Module, name: str, layout: Layout) -> None:
 
 
 class Loop:
-    """An open loop: its variable, the values it carries, and what is needed to close it."""
+    """An open loop: its variable, the values it carries, and what is needed to close it.
+
+    It runs at least once, unless it is `guarded`.
+    """
 
     def __init__(
-        self, f: Function, axis: int, start: Val, end: Val, step: int, first: Sequence[Val]
+        self,
+        f: Function,
+        axis: int,
+        start: Val,
+        end: Val,
+        step: int,
+        first: Sequence[Val],
+        guarded: bool = False,
     ) -> None:
         self.end = end
         self.axis = axis
         self.step = constant("i64", step)
-        self.origin = f.here()
+        self.guarded = guarded
         self.head = f.label("loop")
+        self.leave = f.label("after")
         self.first = (start, *first)
-        f.branch(self.head)
+        some = f.icmp("slt", start, end) if guarded else None
+        self.origin = f.here()
+        if some is None:
+            f.branch(self.head)
+        else:
+            f.branch_if(some, self.head, self.leave)
         f.start(self.head)
         self.phis = [f.phi(v.kind, v.width) for v in self.first]
         self.iv = self.phis[0][0]
         self.carried = [p[0] for p in self.phis[1:]]
 
-    def close(self, f: Function, later: Sequence[Val]) -> None:
+    def close(self, f: Function, later: Sequence[Val]) -> list[Val]:
+        """End the loop, passing on what it carries; returns the last values of that."""
         following = f.add(self.iv, self.step)
+        again = f.icmp("slt", following, self.end)
         latch = f.here()
-        leave = f.label("after")
-        f.branch_if(f.icmp("slt", following, self.end), self.head, leave)
+        f.branch_if(again, self.head, self.leave)
         for phi, first, then in zip(self.phis, self.first, (following, *later), strict=True):
             f.set_phi(phi, [(first, self.origin), (then, latch)])
-        f.start(leave)
+        f.start(self.leave)
+        if not self.guarded:
+            return list(later)
+        lasts = []
+        for first, then in zip(self.first[1:], later, strict=True):
+            last = f.phi(then.kind, then.width)
+            f.set_phi(last, [(first, self.origin), (then, latch)])
+            lasts.append(last[0])
+        return lasts
 
 
 class LoopEmitter:
@@ -74,7 +100,9 @@ class LoopEmitter:
         self._bases: dict[int, Val] = {}
         self._parameters: dict[int, Val] = {}
         self._offsets: dict[Any, tuple[Val, int]] = {}
+        # Lanes that take part; None means all of them.
         self.lane_mask: Val | None = None
+        self._innermost = 0
 
     # -- parameters and memory --------------------------------------------------------
 
@@ -171,8 +199,17 @@ class LoopEmitter:
     # -- instructions -----------------------------------------------------------------
 
     def instructions(self) -> None:
-        """Emit every instruction, each in the outermost loop where it can stand."""
+        """Emit every instruction, each in the outermost loop where it can stand.
+
+        For a second loop over the same axis, those of the first are emitted again.
+        """
+        done, levels = self.values, self.levels
+        self.values, self.levels = [], []
         for number, inst in enumerate(self.nest.insts):
+            if done and levels[number] < self._innermost:
+                self.values.append(done[number])
+                self.levels.append(levels[number])
+                continue
             if inst.kind == "load":
                 value, level = self._load(number, inst)
             elif inst.kind == "constant":
@@ -185,6 +222,7 @@ class LoopEmitter:
                 value, level = self._operation(inst)
             self.values.append(value)
             self.levels.append(level)
+        self._innermost = len(self.sections) - 1
 
     def _operation(self, inst: Inst) -> tuple[Val, int]:
         assert inst.op is not None
@@ -251,22 +289,29 @@ class LoopEmitter:
             level = max(level, self.depth_of[self.layout.vector])
         before = self.at(level)
         mask = self._mask(inst.guard)
+        everywhere = mask or constant("i1", True, self.width)
         other = constant(memory, 0, self.width)
         if place >= 0:
             row = self.f.gep(base, offset, memory)
             value = self._one_of_pairs(row, place, mask, constant(memory, 0, 2 * self.width))
         elif dynamic or step != 1:
-            value = self.f.masked_gather(self.f.gep(base, offset, memory), mask, other)
+            value = self.f.masked_gather(self.f.gep(base, offset, memory), everywhere, other)
         else:
             row = self.f.gep(base, offset, memory)
             address = self.f.gep(row, self.variables[self.layout.vector], memory)
-            value = self.f.masked_load(address, mask, other)
+            value = self._consecutive(address, mask, other)
         if dtype.kind == "i1":
             value = self.f.icmp("ne", value, other)
         self.f.redirect(before)
         return value, level
 
-    def _one_of_pairs(self, row: Val, place: int, mask: Val, other: Val) -> Val:
+    def _consecutive(self, address: Val, mask: Val | None, other: Val) -> Val:
+        """Lanes from consecutive places of memory, `other` where `mask` does not hold."""
+        if mask is None:
+            return self.f.load(address, other.kind, other.width)
+        return self.f.masked_load(address, mask, other)
+
+    def _one_of_pairs(self, row: Val, place: int, mask: Val | None, other: Val) -> Val:
         """Every second element, read with its neighbours: consecutive loads and a shuffle."""
         f = self.f
         first = f.gep(row, constant("i64", -place), other.kind) if place else row
@@ -274,16 +319,16 @@ class LoopEmitter:
             first, f.mul(self.variables[self.layout.vector], constant("i64", 2)), other.kind
         )
         numbers = range(self.width)
-        both = f.masked_load(
-            address, f.shuffle(mask, None, [k for k in numbers for _ in (0, 1)]), other
-        )
+        if mask is not None:
+            mask = f.shuffle(mask, None, [k for k in numbers for _ in (0, 1)])
+        both = self._consecutive(address, mask, other)
         return f.shuffle(both, None, [2 * k + place for k in numbers])
 
-    def _mask(self, guard: int) -> Val:
-        assert self.lane_mask is not None
+    def _mask(self, guard: int) -> Val | None:
         if guard < 0:
             return self.lane_mask
-        return self.f.and_(self.lane_mask, self.wide(self.values[guard]))
+        held = self.wide(self.values[guard])
+        return held if self.lane_mask is None else self.f.and_(self.lane_mask, held)
 
     # -- loops ------------------------------------------------------------------------
 
@@ -293,6 +338,8 @@ class LoopEmitter:
         self.sections.append(f.section())
         if layout.mode in ("inner", "outer"):
             Reduction(self).emit()
+        elif layout.mode == "crossed":
+            CrossedReduction(self).emit()
         elif not layout.order:
             self.instructions()
             for place, output in enumerate(self.nest.outputs):
@@ -311,29 +358,54 @@ class LoopEmitter:
         beyond = f.icmp("slt", end, size)
         return start, f.select(beyond, end, size)
 
-    def open(self, axis: int, start: Val, end: Val, step: int, first: Sequence[Val] = ()) -> Loop:
+    def open(
+        self,
+        axis: int,
+        start: Val,
+        end: Val,
+        step: int,
+        first: Sequence[Val] = (),
+        guarded: bool = False,
+    ) -> Loop:
         """Begin a bottom-tested loop; instructions of this level go to its section.
 
-        `first` are the initial values of what the loop carries besides its variable.
+        `first` are the initial values of what the loop carries besides its variable. A loop that
+        may have nothing to do is to be `guarded`.
         """
-        loop = Loop(self.f, axis, start, end, step, first)
+        loop = Loop(self.f, axis, start, end, step, first, guarded)
         self.variables[axis] = loop.iv
         self.sections.append(self.f.section())
         self.depth_of[axis] = len(self.sections) - 1
         return loop
 
-    def close(self, loop: Loop, later: Sequence[Val] = ()) -> None:
-        """End a loop, passing on what it carries."""
-        loop.close(self.f, later)
+    def close(self, loop: Loop, later: Sequence[Val] = ()) -> list[Val]:
+        """End a loop, passing on what it carries; returns the last values of that."""
+        return loop.close(self.f, later)
 
-    def set_lane_mask(self, end: Val) -> None:
-        """The lanes of the current vector that lie before `end`."""
-        if self.width == 1:
+    def set_lane_mask(self, end: Val | None) -> None:
+        """Only lanes of the current vector that lie before `end` take part; all, if it is None."""
+        if self.width == 1 or end is None:
+            self.lane_mask = None
             return
+        f = self.f
         before = self.at(self.depth_of[self.layout.vector])
-        remaining = self.f.splat(end, self.width)
-        self.lane_mask = self.f.icmp("slt", self.lane_positions(), remaining)
-        self.f.redirect(before)
+        if self.width < LANES:
+            # LLVM 22 stores eight bytes under a mask made of bits as if it had sixteen lanes.
+            self.lane_mask = f.icmp("slt", self.lane_positions(), f.splat(end, self.width))
+        else:
+            self.lane_mask = self._first_lanes(f.sub(end, self.variables[self.layout.vector]))
+        f.redirect(before)
+
+    def _first_lanes(self, count: Val) -> Val:
+        """The mask of the first `count` lanes, none if it is negative.
+
+        It comes from one scalar: to compare the positions of all lanes takes several vector instructions.
+        """
+        f = self.f
+        zero, width, ones = (constant("i64", k) for k in (0, self.width, -1))
+        count = f.select(f.icmp("slt", count, width), count, width)
+        count = f.select(f.icmp("sgt", count, zero), count, zero)
+        return f.lanes_of_bits(f.xor(f.shl(ones, count), ones), self.width)
 
     def _plain(self) -> None:
         """Loops of a nest without reduction, and of a cumulative one."""
@@ -378,15 +450,19 @@ class LoopEmitter:
             offset, _ = self.vector_offset(what, form)
             f.store(value, f.gep(base, offset, value.kind))
             return
-        assert self.lane_mask is not None
-        if step == 1:
-            offset, _ = self.scalar_offset(what, form)
-            row = f.gep(base, offset, value.kind)
-            address = f.gep(row, self.variables[self.layout.vector], value.kind)
-            f.masked_store(self.wide(value), address, self.lane_mask)
-        else:
+        mask = self.lane_mask
+        if step != 1:
             offset, _ = self.vector_offset(what, form)
-            f.masked_scatter(self.wide(value), f.gep(base, offset, value.kind), self.lane_mask)
+            everywhere = mask or constant("i1", True, self.width)
+            f.masked_scatter(self.wide(value), f.gep(base, offset, value.kind), everywhere)
+            return
+        offset, _ = self.scalar_offset(what, form)
+        row = f.gep(base, offset, value.kind)
+        address = f.gep(row, self.variables[self.layout.vector], value.kind)
+        if mask is None:
+            f.store(self.wide(value), address)
+        else:
+            f.masked_store(self.wide(value), address, mask)
 
     def combine_at(self, place: int, output: Output, value: Val) -> None:
         """Combine a value with what the output holds at a computed position."""

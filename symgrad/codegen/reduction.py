@@ -11,9 +11,10 @@ sums, products, extrema, dot products and arg-extrema. Start reading at `Reducti
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from symgrad.codegen.ir import Function, Module, Val, constant
+from symgrad.codegen.ir import Function, Val, constant
 from symgrad.codegen.layout import LANES, TILE, UNIT
 from symgrad.codegen.lowering import Lowering, is_float
 from symgrad.schedule.nest import Output
@@ -28,6 +29,8 @@ DEPTH = 48
 UNITS, TILES = -1000, -2000
 
 State = tuple[Val, ...]
+
+ONE = constant("i64", 1)
 
 
 class Combine:
@@ -139,13 +142,15 @@ def fold(f: Function, combine: Combine, state: State) -> State:
     width = state[0].width
     while width > 1:
         width //= 2
-        low = tuple(_half(f, s, 0, width) for s in state)
-        high = tuple(_half(f, s, width, width) for s in state)
+        low = tuple(_part(f, s, 0, width) for s in state)
+        high = tuple(_part(f, s, width, width) for s in state)
         state = combine.join(low, high)
     return state
 
 
-def _half(f: Function, x: Val, start: int, count: int) -> Val:
+def _part(f: Function, x: Val, start: int, count: int) -> Val:
+    if count == x.width:
+        return x
     if count == 1:
         return f.extract(x, start)
     return f.shuffle(x, None, range(start, start + count))
@@ -154,57 +159,81 @@ def _half(f: Function, x: Val, start: int, count: int) -> Val:
 class UnitTree:
     """The binary tree over units, as a stack with one pending partial result per level.
 
+    Several reductions over the same units go up together, so that they share its branches.
+
     With several `columns` there is a tree for each: a block of vectors that are reduced together.
+    Where a tree outlives a kernel its `stacks` are memory of the call.
     """
 
-    def __init__(self, f: Function, combine: Combine, width: int, columns: int = 1) -> None:
+    def __init__(
+        self,
+        f: Function,
+        combines: Sequence[Combine],
+        width: int,
+        columns: Val = ONE,
+        stacks: list[Val] | None = None,
+    ) -> None:
         self.f = f
-        self.combine = combine
+        self.combines = combines
         self.width = width
+        self.kinds = [kind for combine in combines for kind in combine.kinds()]
         self.columns = columns
         self.column: Val = constant("i64", 0)
-        self.stacks = [f.alloca(kind, width, DEPTH * columns) for kind in combine.kinds()]
+        if stacks is None:
+            count = DEPTH * int(columns.ref)
+            stacks = [f.alloca(kind, width, count) for kind in self.kinds]
+        self.stacks = stacks
 
     def _address(self, stack: Val, level: Val, kind: str) -> Val:
         f = self.f
         place = level
-        if self.columns > 1:
-            place = f.add(f.mul(level, constant("i64", self.columns)), self.column)
+        if self.columns != ONE:
+            place = f.add(f.mul(level, self.columns), self.column)
         return f.gep(stack, place, kind, self.width)
 
-    def _get(self, level: Val) -> State:
-        return tuple(
+    def _get(self, level: Val) -> list[Val]:
+        return [
             self.f.load(self._address(stack, level, kind), kind, self.width)
-            for stack, kind in zip(self.stacks, self.combine.kinds(), strict=True)
-        )
+            for stack, kind in zip(self.stacks, self.kinds, strict=True)
+        ]
 
-    def push(self, unit: Val, state: State) -> None:
-        """Add the partial result of the unit with this index."""
+    def _states(self, values: Sequence[Val]) -> list[State]:
+        """The state of each reduction, from all their parts."""
+        rest = iter(values)
+        return [tuple(next(rest) for _ in combine.kinds()) for combine in self.combines]
+
+    def _joined(self, earlier: Sequence[Val], later: Sequence[Val]) -> list[Val]:
+        pairs = zip(self.combines, self._states(earlier), self._states(later), strict=True)
+        return [part for combine, x, y in pairs for part in combine.join(x, y)]
+
+    def push(self, unit: Val, states: Sequence[State]) -> None:
+        """Add the partial results of the unit with this index."""
         f = self.f
+        parts = [part for state in states for part in state]
         origin = f.here()
         head, body, leave = f.label("carry"), f.label("join"), f.label("pushed")
         f.branch(head)
         f.start(head)
         level = f.phi("i64")
         rest = f.phi("i64")
-        carried = [f.phi(s.kind, s.width) for s in state]
+        carried = [f.phi(s.kind, s.width) for s in parts]
         odd = f.icmp("ne", f.and_(rest[0], constant("i64", 1)), constant("i64", 0))
         f.branch_if(odd, body, leave)
         f.start(body)
-        joined = self.combine.join(self._get(level[0]), tuple(c[0] for c in carried))
+        joined = self._joined(self._get(level[0]), [c[0] for c in carried])
         next_level = f.add(level[0], constant("i64", 1))
         next_rest = f.lshr(rest[0], constant("i64", 1))
         end = f.here()
         f.branch(head)
         f.set_phi(level, [(constant("i64", 0), origin), (next_level, end)])
         f.set_phi(rest, [(unit, origin), (next_rest, end)])
-        for phi, first, later in zip(carried, state, joined, strict=True):
+        for phi, first, later in zip(carried, parts, joined, strict=True):
             f.set_phi(phi, [(first, origin), (later, end)])
         f.start(leave)
         for stack, value in zip(self.stacks, carried, strict=True):
             f.store(value[0], self._address(stack, level[0], value[0].kind))
 
-    def total(self, units: Val) -> State:
+    def total(self, units: Val) -> list[State]:
         """Join what is pending after `units` units, shortest runs first."""
         f = self.f
         origin = f.here()
@@ -224,7 +253,7 @@ class UnitTree:
         odd = f.icmp("ne", f.and_(rest, constant("i64", 1)), constant("i64", 0))
         f.branch_if(odd, body, step)
         f.start(body)
-        joined = self.combine.join(self._get(level[0]), tuple(h[0] for h in held))
+        joined = self._joined(self._get(level[0]), [h[0] for h in held])
         body_end = f.here()
         f.branch(step)
         f.start(step)
@@ -237,7 +266,7 @@ class UnitTree:
         for phi, begin, later in zip(held, first, merged, strict=True):
             f.set_phi(phi, [(begin, origin), (later[0], step)])
         f.start(leave)
-        return tuple(h[0] for h in held)
+        return self._states([h[0] for h in held])
 
 
 class Reduction:
@@ -248,12 +277,14 @@ class Reduction:
         self.f = emitter.f
         self.tile: tuple[Val, Val]
         self.reduced: list[tuple[int, Output, Combine]] = []
+        self.crossed: list[tuple[int, Output, Combine]] = []
         self.stored: list[tuple[int, Output]] = []
         for place, output in enumerate(emitter.nest.outputs):
             if output.combine:
                 element = emitter.nest.insts[output.insts[0]].dtype.kind
                 combine = Combine(output.combine, element, output.identity, emitter.b)
-                self.reduced.append((place, output, combine))
+                along = self.reduced if output.axis == emitter.layout.axis else self.crossed
+                along.append((place, output, combine))
             else:
                 self.stored.append((place, output))
 
@@ -262,7 +293,7 @@ class Reduction:
     def emit(self) -> None:
         """Loops over the kept axes, units, and the reduced axis."""
         e, f, layout = self.e, self.f, self.e.layout
-        axis = e.nest.axis
+        axis = e.layout.axis
         size = e.parameter(("size", axis))
         units = f.udiv(f.add(size, constant("i64", UNIT - 1)), constant("i64", UNIT))
         unit_loop = None
@@ -282,49 +313,48 @@ class Reduction:
             start = opened[-1].iv
             stop = f.add(start, constant("i64", TILE))
             self.tile = (start, f.select(f.icmp("slt", stop, end), stop, end))
-        columns = TILE // e.width if tiled else 1
-        trees = [UnitTree(f, c, e.width if tiled else 1, columns) for _, _, c in self.reduced]
+        columns = constant("i64", TILE // e.width) if tiled else ONE
+        combines = [combine for _, _, combine in self.reduced]
+        tree = UnitTree(f, combines, e.width if tiled else 1, columns)
         if unit_loop is None:
             unit_loop = e.open(UNITS, constant("i64", 0), units, 1)
-        self._unit(unit_loop.iv, units, size, trees)
+        self._unit(unit_loop.iv, units, size, tree)
         if not layout.split:
             e.close(unit_loop)
-            self._results(units, trees)
+            self._results(units, tree)
         for loop in reversed(opened):
             e.close(loop)
         if layout.split:
             e.close(unit_loop)
 
-    def _unit(self, unit: Val, units: Val, size: Val, trees: list[UnitTree]) -> None:
-        """The partial results of one unit, into the trees or into scratch."""
+    def _unit(self, unit: Val, units: Val, size: Val, tree: UnitTree) -> None:
+        """The partial results of one unit, into the tree or into scratch."""
         f = self.f
         start = f.mul(unit, constant("i64", UNIT))
         stop = f.add(start, constant("i64", UNIT))
         stop = f.select(f.icmp("slt", stop, size), stop, size)
-        if self.e.layout.mode == "inner":
-            self._finish_unit(unit, units, self._unit_in_lanes(start, stop, size), trees)
+        if self.e.layout.mode != "outer":
+            self._finish_unit(unit, units, self._unit_in_lanes(start, stop, size), tree)
         else:
-            self._unit_in_rows(unit, units, start, stop, trees)
+            self._unit_in_rows(unit, units, start, stop, tree)
 
-    def _finish_unit(
-        self, unit: Val, units: Val, partials: list[State], trees: list[UnitTree]
-    ) -> None:
+    def _finish_unit(self, unit: Val, units: Val, partials: list[State], tree: UnitTree) -> None:
         if self.e.layout.split:
             self._store_partials(unit, units, partials)
-            return
-        for tree, partial in zip(trees, partials, strict=True):
-            tree.push(unit, partial)
+        else:
+            tree.push(unit, partials)
 
-    def _results(self, units: Val, trees: list[UnitTree]) -> None:
+    def _results(self, units: Val, tree: UnitTree) -> None:
         if self.e.layout.mode == "inner":
-            for tree, (place, output, combine) in zip(trees, self.reduced, strict=True):
-                self._store_result(place, output, combine, tree.total(units))
+            self._store_results(tree.total(units))
             return
-        loop, column = self._open_columns()
-        for tree, (place, output, combine) in zip(trees, self.reduced, strict=True):
-            tree.column = column
-            self._store_result(place, output, combine, tree.total(units))
+        loop, tree.column = self._open_columns()
+        self._store_results(tree.total(units))
         self.e.close(loop)
+
+    def _store_results(self, states: list[State]) -> None:
+        for (place, output, combine), state in zip(self.reduced, states, strict=True):
+            self._store_result(place, output, combine, state)
 
     def _open_columns(self) -> tuple[Loop, Val]:
         """A loop over the vectors of the tile; also the vector's number in it."""
@@ -371,50 +401,75 @@ class Reduction:
         e = self.e
         operands = tuple(e.wide(e.values[i]) for i in output.insts)
         if output.combine in ("argmax", "argmin"):
-            axis = e.nest.axis
+            axis = e.layout.axis
             if e.layout.mode == "inner":
                 return operands, e.lane_positions()
             return operands, self.f.splat(e.variables[axis], e.width)
         return operands, None
 
     def _unit_in_lanes(self, start: Val, stop: Val, size: Val) -> list[State]:
-        """Lanes along the reduced axis; 16/width accumulators take turns."""
+        """Lanes along the reduced axis; 16/width accumulators take turns.
+
+        A vector wider than the lanes is taken in block by block. Masks cost a short body a third of
+        its time, so whole vectors may be done without, in a loop of their own.
+        """
         e, f = self.e, self.f
-        turns = LANES // e.width
+        turns = max(1, LANES // e.width)
         # Whole turns, so that the accumulators end in the order they began.
         length = f.sub(stop, start)
-        rounded = f.and_(f.add(length, constant("i64", LANES - 1)), constant("i64", -LANES))
-        first: list[Val] = []
+        end = f.add(
+            start, f.and_(f.add(length, constant("i64", LANES - 1)), constant("i64", -LANES))
+        )
+        carried: list[Val] = []
         for _, _, combine in self.reduced:
             for _ in range(turns):
-                first.extend(combine.start(e.width))
-        loop = e.open(e.nest.axis, start, f.add(start, rounded), e.width, first)
+                carried.extend(combine.start(min(LANES, e.width)))
+        if e.layout.peeled:
+            whole = f.and_(length, constant("i64", -max(LANES, e.width)))
+            middle = f.add(start, whole)
+            loop = e.open(e.layout.axis, start, middle, e.width, carried, guarded=True)
+            e.set_lane_mask(None)
+            carried = e.close(loop, self._take_vector(loop))
+            start = middle
+        loop = e.open(e.layout.axis, start, end, e.width, carried, guarded=e.layout.peeled)
         e.set_lane_mask(size)
+        ends = iter(e.close(loop, self._take_vector(loop)))
+        results = []
+        for _, _, combine in self.reduced:
+            states = [tuple(next(ends) for _ in combine.kinds()) for _ in range(turns)]
+            whole_state = states[0] if turns == 1 else combine.join(states[0], states[1])
+            results.append(fold(f, combine, whole_state))
+        return results
+
+    def _take_vector(self, loop: Loop) -> list[Val]:
+        """The body of a loop along the reduced axis; what its accumulators become."""
+        e, f = self.e, self.f
+        turns = max(1, LANES // e.width)
+        width = min(LANES, e.width)
         e.instructions()
         for place, output in self.stored:
             e.store(place, output, e.values[output.insts[0]])
+        self.take_across(loop.iv)
         carried = iter(loop.carried)
         later: list[Val] = []
-        ends: list[list[State]] = []
         for _, output, combine in self.reduced:
             turn = [tuple(next(carried) for _ in combine.kinds()) for _ in range(turns)]
             operands, position = self._operands(output)
-            assert e.lane_mask is not None
-            operands, position = combine.masked(e.lane_mask, operands, position)
-            states = [*turn[1:], combine.take(turn[0], operands, position)]
-            ends.append(states)
-            for state in states:
-                later.extend(state)
-        e.close(loop, later)
-        results = []
-        for (_, _, combine), states in zip(self.reduced, ends, strict=True):
-            whole = states[0] if turns == 1 else combine.join(states[0], states[1])
-            results.append(fold(f, combine, whole))
-        return results
+            if e.lane_mask is not None:
+                operands, position = combine.masked(e.lane_mask, operands, position)
+            state = turn[0]
+            for block in range(0, e.width, width):
+                parts = tuple(_part(f, x, block, width) for x in operands)
+                at = None if position is None else _part(f, position, block, width)
+                state = combine.take(state, parts, at)
+            for part in (*turn[1:], state):
+                later.extend(part)
+        return later
 
-    def _unit_in_rows(
-        self, unit: Val, units: Val, start: Val, stop: Val, trees: list[UnitTree]
-    ) -> None:
+    def take_across(self, position: Val) -> None:
+        """Take the values of a vector into what is reduced along another axis: here nothing is."""
+
+    def _unit_in_rows(self, unit: Val, units: Val, start: Val, stop: Val, tree: UnitTree) -> None:
         """16 rows of accumulators in memory; vector lanes run along a kept axis, tile by tile.
 
         The rows of a tile are walked one after the other, so that memory is read in order.
@@ -436,7 +491,7 @@ class Reduction:
                 for room, value in zip(memory, combine.start(e.width), strict=True):
                     f.store(value, place(room, constant("i64", row), column, value.kind))
         e.close(loop)
-        along = e.open(e.nest.axis, start, stop, 1)
+        along = e.open(e.layout.axis, start, stop, 1)
         row_number = f.urem(f.urem(along.iv, constant("i64", UNIT)), constant("i64", LANES))
         loop, column = self._open_columns()
         e.instructions()
@@ -458,9 +513,9 @@ class Reduction:
         e.close(loop)
         e.close(along)
         loop, column = self._open_columns()
+        tree.column = column
         partials = []
-        for tree, (_, _, combine), memory in zip(trees, self.reduced, rows, strict=True):
-            tree.column = column
+        for (_, _, combine), memory in zip(self.reduced, rows, strict=True):
             states = [
                 tuple(
                     f.load(place(room, constant("i64", row), column, kind), kind, e.width)
@@ -473,7 +528,7 @@ class Reduction:
                 half //= 2
                 states = [combine.join(states[k], states[k + half]) for k in range(half)]
             partials.append(states[0])
-        self._finish_unit(unit, units, partials, trees)
+        self._finish_unit(unit, units, partials, tree)
         e.close(loop)
 
     # -- running ----------------------------------------------------------------------
@@ -481,7 +536,7 @@ class Reduction:
     def run_along(self) -> None:
         """A cumulative nest: the reduced axis in order, every partial result stored."""
         e = self.e
-        axis = e.nest.axis
+        axis = e.layout.axis
         place, output, combine = self.reduced[0]
         first = combine.start(e.width)
         loop = e.open(axis, constant("i64", 0), e.parameter(("size", axis)), 1, first)
@@ -490,54 +545,3 @@ class Reduction:
         state = combine.take(tuple(loop.carried), operands, None)
         e.store(place, output, combine.result(state))
         e.close(loop, state)
-
-
-def emit_join(module: Module, name: str, kind: str, element: str) -> None:
-    """A kernel that joins partial results in scratch: args are
-    [scratch slot, byte start, units, elements, target slot, target offset].
-    """
-    f = Function(
-        module, name, [("slots", "ptr", 1), ("args", "ptr", 1), ("lo", "i64", 1), ("hi", "i64", 1)]
-    )
-    b = Lowering(f, True)
-    combine = Combine(kind, element, 0.0, b)
-    numbers = [f.load(f.gep(f.arguments[1], constant("i64", k), "i64"), "i64") for k in range(6)]
-    scratch_slot, start, units, elements, target_slot, shift = numbers
-    slots = f.arguments[0]
-    scratch = f.gep(f.load(f.gep(slots, scratch_slot, "ptr"), "ptr"), start, "i8")
-    target = f.load(f.gep(slots, target_slot, "ptr"), "ptr")
-    rooms = [scratch]
-    if len(combine.kinds()) == 2:
-        room_bytes = f.mul(f.mul(units, elements), constant("i64", 8))
-        rooms.append(f.gep(scratch, room_bytes, "i8"))
-    tree = UnitTree(f, combine, 1)
-    origin = f.here()
-    outer, inner, done = f.label("element"), f.label("unit"), f.label("done")
-    f.branch(outer)
-    f.start(outer)
-    j = f.phi("i64")
-    row = f.mul(j[0], units)
-    f.branch(inner)
-    f.start(inner)
-    u = f.phi("i64")
-    at = f.add(row, u[0])
-    state = tuple(
-        f.load(f.gep(room, at, part), part)
-        for room, part in zip(rooms, combine.kinds(), strict=True)
-    )
-    tree.push(u[0], state)
-    next_u = f.add(u[0], constant("i64", 1))
-    latch = f.here()
-    f.branch_if(f.icmp("slt", next_u, units), inner, done)
-    f.set_phi(u, [(constant("i64", 0), outer), (next_u, latch)])
-    f.start(done)
-    value = combine.result(tree.total(units))
-    f.store(value, f.gep(target, f.add(j[0], shift), value.kind))
-    next_j = f.add(j[0], constant("i64", 1))
-    end = f.here()
-    leave = f.label("leave")
-    f.branch_if(f.icmp("slt", next_j, elements), outer, leave)
-    f.set_phi(j, [(constant("i64", 0), origin), (next_j, end)])
-    f.start(leave)
-    f.ret()
-    f.finish()

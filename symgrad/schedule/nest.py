@@ -149,13 +149,16 @@ class Item:
 
 
 class Output:
-    """An item inside a nest: instructions in place of nodes, offsets in the nest's axes."""
+    """An item inside a nest: instructions in place of nodes, offsets and axis in the nest's axes."""
 
-    __slots__ = ("combine", "cumulative", "identity", "insts", "offset", "scattered", "target")
+    __slots__ = (
+        "axis", "combine", "cumulative", "identity", "insts", "offset", "scattered", "target",
+    )  # fmt: skip
 
     def __init__(self, item: Item, insts: tuple[int, ...]) -> None:
         self.scattered = bool(item.positions)
         self.target = item.target
+        self.axis = item.axis
         self.combine = item.combine
         self.cumulative = item.cumulative
         self.identity = item.identity
@@ -171,7 +174,9 @@ class Nest:
     sizes : list of int
         Loop axes, outermost first.
     axis : int
-        The reduced axis, -1 if there is none.
+        The reduced axis, -1 if there is none; the last of two.
+    cross : int
+        The other axis that outputs reduce along, -1 if there is none.
     insts : list of Inst
     dynamic : dict of int to int
         Instruction that gives the value of each negative variable.
@@ -181,13 +186,14 @@ class Nest:
     def __init__(
         self,
         sizes: list[int],
-        axis: int,
         insts: list[Inst],
         dynamic: dict[int, int],
         outputs: list[Output],
     ) -> None:
+        reduced = sorted({o.axis for o in outputs} - {-1})
         self.sizes = sizes
-        self.axis = axis
+        self.axis = reduced[-1] if reduced else -1
+        self.cross = reduced[0] if len(reduced) == 2 else -1
         self.insts = insts
         self.dynamic = dynamic
         self.outputs = outputs
@@ -205,31 +211,32 @@ class Nest:
     def simplify(self) -> None:
         """Drop axes of size 1 and merge neighbours that every form traverses in step."""
         groups: list[list[int]] = []
+        kept = (self.axis, self.cross)
         forms = self.forms()
         for axis, size in enumerate(self.sizes):
-            if size == 1 and axis != self.axis:
+            if size == 1 and axis not in kept:
                 continue
             if groups:
                 last = groups[-1][-1]
-                if self.axis not in (axis, last) and all(
-                    f.coefficient(last) == f.coefficient(axis) * size for f in forms
+                if (
+                    axis not in kept
+                    and last not in kept
+                    and all(f.coefficient(last) == f.coefficient(axis) * size for f in forms)
                 ):
                     groups[-1].append(axis)
                     continue
             groups.append([axis])
         sizes = []
-        place = {}
-        reduced = -1
+        place = {-1: -1}
         for number, group in enumerate(groups):
             total = 1
             for axis in group:
                 total *= self.sizes[axis]
             sizes.append(total)
             place[group[-1]] = number
-            if self.axis in group:
-                reduced = number
         self.sizes = sizes
-        self.axis = reduced
+        self.axis = place[self.axis]
+        self.cross = place[self.cross]
         self._rename(place)
 
     def varies(self, number: int, axis: int) -> bool:
@@ -259,6 +266,7 @@ class Nest:
 
         for output in self.outputs:
             output.offset = renamed(output.offset)
+            output.axis = place[output.axis]
         for inst in self.insts:
             inst.offset = renamed(inst.offset)
             if inst.bounds:
@@ -304,9 +312,7 @@ class NestBuilder:
                 form = variable(self._dynamic_variable(self.need(node, index)))
                 output.offset = output.offset + form * stride
             outputs.append(output)
-        first = items[0]
-        axis = max(item.axis for item in items)
-        nest = Nest(list(first.domain), axis, self.insts, self.dynamic, outputs)
+        nest = Nest(list(items[0].domain), self.insts, self.dynamic, outputs)
         nest.simplify()
         return nest
 

@@ -23,6 +23,7 @@ from symgrad.dtypes import int64
 from symgrad.op import CONSTANT, REGISTRY
 from symgrad.schedule.affine import ZERO, Affine, row_major, split_map
 from symgrad.schedule.canonical import Graph, Node
+from symgrad.schedule.crossing import can_cross, can_share, reductions_of, shares_work
 from symgrad.schedule.iterate import Iteration, fused
 from symgrad.schedule.nest import (
     Index,
@@ -55,13 +56,18 @@ class Loops:
 
     def __init__(self, items: list[Item], loaded: Callable[[Node], bool]) -> None:
         self.items = items
-        self.axis = max(item.axis for item in items)
         self._loaded = loaded
 
-    def add(self, item: Item) -> None:
-        """Let the nest produce one thing more."""
-        self.items.append(item)
-        self.axis = max(self.axis, item.axis)
+    def takes(self, item: Item) -> bool:
+        """Whether the nest can produce one thing more that depends on none of the others."""
+        if item.cumulative or item.positions:
+            return False
+        axes = {i.axis for i in self.items} - {-1}
+        if len(axes) == 2:
+            return can_cross(item)
+        if item.axis == -1 or not axes or item.axis in axes:
+            return True
+        return can_share([*self.items, item]) and shares_work(self.items, item, self._loaded)
 
     def build(self) -> Nest:
         """The nest in index form."""
@@ -194,6 +200,8 @@ class _Storage:
         self.local: set[int] = set()
         self.segment: dict[int, int] = {}
         self.dear: set[int] = set()
+        # How many stored values must be there, one after another, before a node can be computed.
+        self.level: dict[int, int] = {}
         self._flat: dict[int, bool] = {}
 
     def is_stored(self, n: Node) -> bool:
@@ -253,12 +261,16 @@ class _Storage:
             )
             for a in n.args:
                 users.setdefault(a.number, []).append(n)
+            self.level[n.number] = max(
+                (self.level.get(a.number, 0) + self.is_loaded(a) for a in n.args), default=0
+            )
         self._bound_repetition(computed, users, cost)
         for n in computed:
             inline = n.op.family == "elementwise" or is_short_sum(n)
             if n.users > 1 and cost[n.number] >= DEAR and inline:
                 scopes = {self._scope(u) for u in users.get(n.number, ())}
-                if len(scopes) > 1 and self._work(n) >= DEAR:
+                dear = len(scopes) > 1 and self._work(n) >= DEAR
+                if dear and (long or not self._serves_one_nest(n, users)):
                     self.store(n)
 
     def _work(self, root: Node) -> float:
@@ -303,6 +315,18 @@ class _Storage:
         if user.op.family in ("reduce", "cumulative", "contract", "library", "region"):
             return user.number
         return user.shape
+
+    def _serves_one_nest(self, n: Node, users: dict[int, list[Node]]) -> bool:
+        """Whether all that needs `n` are reductions that one nest can compute, and store it if asked for."""
+        if self.is_loaded(n):
+            return False
+        found = reductions_of(n, users, self.is_stored, SEGMENT)
+        if found and self.is_stored(n):
+            found.append(n)
+        items = [item for r in found for item in _items(r)]
+        for item in items:
+            item.drop_unit_axes()
+        return len({self.level[r.number] for r in found}) == 1 and can_share(items)
 
     def _arguments(self, n: Node, cost: dict[int, float]) -> None:
         family = n.op.family
@@ -508,9 +532,8 @@ def schedule(graph: Graph) -> Schedule:
         key = (item.domain, item.cumulative or bool(item.positions), segment)
         found_open = open_nests.setdefault(key, [])
         for found, nest in found_open:
-            fits = item.axis in (-1, nest.axis) or nest.axis == -1
-            if found >= level and fits and not item.cumulative and not item.positions:
-                nest.add(item)
+            if found >= level and nest.takes(item):
+                nest.items.append(item)
                 if len(nest.items) == MAX_ITEMS:
                     found_open.remove((found, nest))
                 return found
