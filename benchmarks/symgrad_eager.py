@@ -193,6 +193,19 @@ def arm(inp):
     return lambda s: jacobian(s)[::-1], [inp["s"]], 0
 
 
+def arm_in_scalars(inp):
+    """The same Jacobian from scalar code: for compiling, since eagerly each scalar is an op."""
+    A, B = inp["A"].tolist(), inp["B"].tolist()
+
+    def dynamics(s):
+        q = s.unbind()
+        a = sg.stack(maths.arm_scalar(Names, q[:7], q[7:14], q[14:], A, B))
+        return a, a
+
+    jacobian = sg.func.jacrev(dynamics, has_aux=True)
+    return lambda s: jacobian(s)[::-1], [inp["s"]], 0
+
+
 def mixture(inp):
     rest = [inp[k] for k in GMM_ARGS[4:]]
 

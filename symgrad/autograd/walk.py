@@ -22,6 +22,7 @@ from symgrad.autograd.applied import APPLY, GATHER, RESULT, call_of, gathered
 from symgrad.autograd.hooks import Hooks, checked, history, note_of, run_hooks, users_code
 from symgrad.autograd.names import node_name
 from symgrad.calculus import reverse
+from symgrad.calculus.cotangent import Held, put, taken
 from symgrad.calculus.reverse import joint_contributions, scale, siblings_follow
 from symgrad.calculus.rolling import rolled
 from symgrad.expr import Expr, ancestors
@@ -83,7 +84,7 @@ class Pass:
         self.callbacks: list[Callable[[], None]] = []
         self._nodes: list[Expr] = []
         self._needed: set[int] = set()
-        self._held: dict[int, Expr] = {}
+        self._held: Held = {}
         self._slots: dict[int, list[int]] = {}
         self._retained: dict[int, list[Tensor]] = {}
         self._silent: set[int] = set()
@@ -110,11 +111,11 @@ class Pass:
             with interning(self._nodes):
                 for y, g in zip(outputs, cotangents, strict=True):
                     if id(y) in self._needed:
-                        held[id(y)] = add(held[id(y)], g) if id(y) in held else g
+                        put(held, id(y), g, add)
                 together: list[tuple[Expr, Expr]] = []
                 for place in range(len(self._nodes) - 1, -1, -1):
                     node = self._nodes[place]
-                    g_node = held.pop(id(node), None)
+                    g_node = taken(held, id(node))
                     g_new = None if g_node is None else self._entered(node, g_node)
                     if g_new is not None:
                         if id(node) in wanted:
@@ -176,8 +177,7 @@ class Pass:
         """The hooks of a leaf run once, with the sum over all nodes that were its value."""
         places = self._slots.get(id(slot), [id(node)])
         if id(node) != places[0]:
-            before = self._held.get(places[0])
-            self._held[places[0]] = g if before is None else add(before, g)
+            put(self._held, places[0], g, add)
             return None
         return run_hooks(slot.hooks, g)
 
@@ -195,7 +195,7 @@ class Pass:
             if isinstance(other.meta, Hooks) and other.meta.tensor:
                 g = run_hooks(other.meta.tensor, None)
                 if g is not None and id(other) in self._needed:
-                    self._held[id(other)] = g
+                    put(self._held, id(other), g, add)
 
     def _distribute(self, node: Expr, g: Expr) -> None:
         meta = node.meta
@@ -214,8 +214,7 @@ class Pass:
         for a, part in zip(args, parts, strict=True):
             if part is None or id(a) not in self._needed:
                 continue
-            before = held.get(id(a))
-            held[id(a)] = part if before is None else add(before, part)
+            put(held, id(a), part, add)
 
     def _parts(self, node: Expr, hooks: Hooks | None, g: Expr) -> Sequence[Expr | None]:
         if hooks is not None and hooks.saved:

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from symgrad.calculus.cotangent import Held, put, taken
 from symgrad.expr import Expr, ancestors
 from symgrad.op import interning
-from symgrad.ops.arithmetic import add, keep, mul, neg
+from symgrad.ops.arithmetic import keep, mul, neg
 from symgrad.ops.complex_numbers import conj
 from symgrad.ops.reduce import sum_to
 
@@ -46,13 +47,6 @@ def through(linear: Callable[[Expr], Expr], g: Expr) -> Expr:
         condition, inner = g.args
         return keep(condition, through(linear, inner))  # type: ignore[no-any-return]
     return linear(g)
-
-
-def summed(x: Expr, y: Expr) -> Expr:
-    """x + y, with a selection that both share kept outermost."""
-    if x.op is keep and y.op is keep and x.args[0] is y.args[0]:
-        return keep(x.args[0], summed(x.args[1], y.args[1]))  # type: ignore[no-any-return]
-    return add(x, y)  # type: ignore[no-any-return]
 
 
 def contributions(node: Expr, g: Expr) -> Sequence[Expr | None]:
@@ -130,16 +124,16 @@ def pullback(
                 if id(a) in needed:
                     needed.add(id(n))
                     break
-    held: dict[int, Expr] = {}
+    held: Held = {}
     done: dict[int, Expr] = {}
     together: list[tuple[Expr, Expr]] = []
     with interning(nodes):
         for y, g in zip(outputs, cotangents, strict=True):
             if id(y) in needed:
-                held[id(y)] = summed(held[id(y)], g) if id(y) in held else g
+                put(held, id(y), g)
         for place in range(len(nodes) - 1, -1, -1):
             node = nodes[place]
-            g_node = held.pop(id(node), None)
+            g_node = taken(held, id(node))
             if g_node is not None:
                 if visit is not None:
                     g_node = visit(node, g_node)
@@ -161,8 +155,7 @@ def pullback(
             for a, part in zip(node.args, parts, strict=True):
                 if part is None or id(a) not in needed:
                     continue
-                before = held.get(id(a))
-                held[id(a)] = part if before is None else summed(before, part)
+                put(held, id(a), part)
     return [done.get(id(n)) for n in inputs]
 
 

@@ -28,8 +28,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from symgrad.calculus.cotangent import summed
 from symgrad.calculus.forward import applied, spread, transposed
-from symgrad.calculus.reverse import scale, summed, through
+from symgrad.calculus.reverse import scale, through
 from symgrad.expr import Expr, ancestors
 from symgrad.op import CONSTANT, grad_mode, input_node, interning, record
 from symgrad.ops.arithmetic import add, keep, neg

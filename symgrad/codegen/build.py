@@ -33,6 +33,7 @@ from symgrad.schedule.canonical import Node
 from symgrad.schedule.iterate import Iteration
 from symgrad.schedule.packing import FIRST_NUMBER, Packing
 from symgrad.schedule.program import Loops, Product, Routine, Schedule, Step
+from symgrad.schedule.straight import join_short
 
 PythonStep = Routine | Iteration
 """Steps that Python may have to run."""
@@ -98,6 +99,9 @@ class Program:
             self.slots[n.number] = place
         self.layouts: list[Layout] = []
         self._inline = inline
+        if inline:
+            # Only where a program is compiled once and called often: sizes are part of the code.
+            join_short(schedule, {n.number for n in self.outputs})
         self._prepare_layouts()
         self._stepwise = {
             step.target.number: Stepwise(step, self._inner)

@@ -18,6 +18,7 @@ from symgrad.codegen.iteration import emit_iteration
 from symgrad.codegen.layout import Layout
 from symgrad.codegen.loops import emit_kernel
 from symgrad.codegen.partials import emit_fold, emit_join, emit_spread
+from symgrad.codegen.straight import emit_straight
 from symgrad.locks import RenewedLock
 from symgrad.progress import Progress
 from symgrad.schedule.iterate import Steps
@@ -66,7 +67,8 @@ def module_of(layouts: Sequence[Layout]) -> Module:
     """The IR of some kernels, named ``kernel0``, ``kernel1``, ..."""
     module = Module()
     for number, layout in enumerate(layouts):
-        emit_kernel(module, f"kernel{number}", layout)
+        emit = emit_straight if layout.mode == "straight" else emit_kernel
+        emit(module, f"kernel{number}", layout)
     return module
 
 

@@ -10,6 +10,7 @@ Start reading at `Layout.__init__`.
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 from symgrad.codegen.vmath import avx512
@@ -83,7 +84,8 @@ class Layout:
     mode : str
         "plain", "inner" (lanes along the reduced axis), "outer" (lanes along another axis, the
         reduced axis innermost), "crossed" (lanes along one reduced axis, the other outside),
-        "running" (cumulative) or "scatter" (writes at computed positions, in order).
+        "running" (cumulative), "scatter" (writes at computed positions, in order) or "straight" (no
+        loop: the one short axis is a vector, sizes and offsets are part of the code).
     axis, cross : int
         The reduced axis, and the one outside it if there are two.
     split : bool
@@ -127,8 +129,11 @@ class Layout:
         running = any(o.cumulative for o in nest.outputs)
         axes = range(len(nest.sizes))
         self.split = False
-        if not nest.sizes:
+        if not nest.sizes or nest.straight:
             self.mode, self.vector, self.width, self.order = "plain", NO_AXIS, 1, []
+            if nest.straight:
+                self.mode = "straight"
+                self.width = 1 << (math.prod(nest.sizes) - 1).bit_length()
             return
         self.width = LANES
         if any(o.scattered for o in nest.outputs):
@@ -216,7 +221,7 @@ class Layout:
     def _cost(self) -> float:
         """Estimated serial nanoseconds of the whole nest."""
         total = 1.0
-        for size in self.nest.sizes:
+        for size in self.nest.sizes if self.mode != "straight" else ():
             total *= size
         each = 0.0
         for inst in self.nest.insts:
@@ -225,7 +230,7 @@ class Layout:
             elif inst.kind == "load":
                 each += 0.3
         each += 0.4 * len(self.nest.outputs)
-        if self.width == 1:
+        if self.width == 1 or self.mode == "straight":
             return total * each * 3.0
         return total * each * (1.0 if self._is_wide() else 0.6)
 
@@ -328,7 +333,9 @@ class Layout:
     # -- key --------------------------------------------------------------------------
 
     def _form(self, what: Any, form: Affine) -> tuple[Any, ...]:
-        """The pattern of an affine form; registers its run-time numbers."""
+        """The pattern of an affine form; registers its run-time numbers, where there are any."""
+        if self.mode == "straight":
+            return form.const, form.terms
         pattern: list[Any] = []
         if form.const:
             self.parameter((what, "const"), form.const)
@@ -366,6 +373,8 @@ class Layout:
         parts: list[Any] = [
             self.width, self.vector, self.mode, self.split, tuple(self.order), self.inline,
         ]  # fmt: skip
+        if self.mode == "straight":
+            parts.extend(nest.sizes)
         for axis in self.order:
             self.parameter(("size", axis), nest.sizes[axis])
         self.parameter("chunk", self.chunk)
@@ -384,7 +393,10 @@ class Layout:
                 tests = []
                 for place, (test, size) in enumerate(inst.bounds):
                     tests.append(self._form((number, place), test))
-                    self.parameter((number, place, "bound"), size)
+                    if self.mode == "straight":
+                        tests.append((size,))
+                    else:
+                        self.parameter((number, place, "bound"), size)
                 part += tuple(tests)
             parts.append(part)
         parts.append(tuple(sorted(nest.dynamic.items())))

@@ -34,6 +34,7 @@ from symgrad.schedule.canonical import Node, canonical
 from symgrad.schedule.iterate import Iteration
 from symgrad.schedule.nest import Inst
 from symgrad.schedule.program import Loops, Product, Routine, Step, schedule
+from symgrad.schedule.straight import Straight
 
 SAMPLE_S = 2e-4
 """Short steps are run again and again for about this long per sample."""
@@ -43,6 +44,7 @@ SHOWN = 40
 
 KINDS: dict[type[Step], str] = {
     Loops: "loops",
+    Straight: "loops",
     Product: "product",
     Routine: "library",
     Iteration: "loop",

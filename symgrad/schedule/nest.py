@@ -181,6 +181,8 @@ class Nest:
     dynamic : dict of int to int
         Instruction that gives the value of each negative variable.
     outputs : list of Output
+    straight : bool
+        Whether it is to be written out, without loops: it has one short axis at most.
     """
 
     def __init__(
@@ -197,6 +199,7 @@ class Nest:
         self.insts = insts
         self.dynamic = dynamic
         self.outputs = outputs
+        self.straight = False
 
     def forms(self) -> list[Affine]:
         """Every affine form in the nest."""

@@ -35,7 +35,7 @@ from symgrad.schedule.nest import (
     offset_of,
 )
 
-SEGMENT = 1024
+SEGMENT = 2048
 """Nodes of straight-line code per kernel; longer programs are cut, so that compile time stays linear."""
 
 MAX_ITEMS = 512
@@ -52,11 +52,20 @@ DEAR = 40.0
 
 
 class Loops:
-    """A fused loop nest."""
+    """A fused loop nest.
 
-    def __init__(self, items: list[Item], loaded: Callable[[Node], bool]) -> None:
+    Attributes
+    ----------
+    loaded : callable
+        Whether the nest reads a node's buffer rather than computing its value again.
+    segment : int
+        The part of a long program that it belongs to.
+    """
+
+    def __init__(self, items: list[Item], loaded: Callable[[Node], bool], segment: int = 0) -> None:
         self.items = items
-        self._loaded = loaded
+        self.loaded = loaded
+        self.segment = segment
 
     def takes(self, item: Item) -> bool:
         """Whether the nest can produce one thing more that depends on none of the others."""
@@ -67,12 +76,12 @@ class Loops:
             return can_cross(item)
         if item.axis == -1 or not axes or item.axis in axes:
             return True
-        return can_share([*self.items, item]) and shares_work(self.items, item, self._loaded)
+        return can_share([*self.items, item]) and shares_work(self.items, item, self.loaded)
 
     def build(self) -> Nest:
         """The nest in index form."""
         own = {item.target.number for item in self.items}
-        return NestBuilder(lambda n: n.number not in own and self._loaded(n)).build(self.items)
+        return NestBuilder(lambda n: n.number not in own and self.loaded(n)).build(self.items)
 
     def __repr__(self) -> str:
         names = ", ".join(f"%{i.target.number}:{i.combine or 'store'}" for i in self.items)
@@ -176,6 +185,11 @@ def _times_repeated(shape: tuple[int, ...], wide: tuple[int, ...]) -> float:
     return times
 
 
+def is_strided_embedding(n: Node) -> bool:
+    """Whether a node is zeros with elements placed apart: filled first, then written into."""
+    return n.op.family == "movement" and n.op.bounded and any(s != 1 for s in n.attrs[2])
+
+
 def has_buffer(n: Node) -> bool:
     """Whether a node is always stored: it is not computed element by element."""
     family = n.op.family
@@ -239,7 +253,7 @@ class _Storage:
             elif n.number in roots and n.number not in self.stored:
                 self.stored.add(n.number)
                 self.through.add(n.number)
-            if family == "movement" and n.op.bounded and any(s != 1 for s in n.attrs[2]):
+            if is_strided_embedding(n):
                 self.store(n)
             self._arguments(n, cost)
             if long:
@@ -352,7 +366,7 @@ class _Storage:
             again = _times_repeated(a.shape, n.shape)
             if cost.get(a.number, 0.0) < 4.0:
                 continue
-            if again >= 4 or (again - 1) * self._work(a) >= DEAR:
+            if again >= 4 or (again > 1 and (again - 1) * self._work(a) >= DEAR):
                 self.store(a)
 
 
@@ -419,7 +433,7 @@ def _items(n: Node) -> list[Item]:
         return _joined(n)
     if op.writes:
         return [_written(n)]
-    if op.family == "movement" and op.bounded and any(s != 1 for s in n.attrs[2]):
+    if is_strided_embedding(n):
         a = n.args[0]
         _, starts, steps = n.attrs
         index = identity_index(len(a.shape))
@@ -537,7 +551,7 @@ def schedule(graph: Graph) -> Schedule:
                 if len(nest.items) == MAX_ITEMS:
                     found_open.remove((found, nest))
                 return found
-        nest = Loops([item], lambda n: storage.is_loaded_in(n, segment))
+        nest = Loops([item], lambda n: storage.is_loaded_in(n, segment), segment)
         found_open.append((level, nest))
         at_level(level, nest)
         return level
@@ -579,7 +593,7 @@ def schedule(graph: Graph) -> Schedule:
         else:
             if n.op.writes:
                 level = place(_constant_item(n, n.op.initial), level, segment) + 1  # type: ignore[attr-defined]
-            elif n.op.family == "movement" and n.op.bounded and any(s != 1 for s in n.attrs[2]):
+            elif is_strided_embedding(n):
                 level = place(_constant_item(n, 0), level, segment) + 1
             for item in _items(n):
                 done = max(done, place(item, level, segment))
