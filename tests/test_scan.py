@@ -328,8 +328,57 @@ def test_while_loop_differentiates_the_steps_made():
     (y,) = sg.while_loop(lambda v: v < 100.0, lambda v: (v * v,), (x,))
     assert y.item() == 6561.0
     assert grad(y, x)[0].item() == pytest.approx(8 * 3.0**7)
-    with pytest.raises(TracedValueError):
-        sg.compile(lambda v: sg.while_loop(lambda v: v < 100.0, lambda v: (v * v,), (v,)))(3.0)
+
+
+def newton(a, size):
+    """The square root by Newton's method until it stands still, from 1."""
+
+    def going(x, last, count):
+        return ((x - last).abs() > 1e-15 * x.abs()).any() & (count < 100)
+
+    def better(x, last, count):
+        return 0.5 * (x + a / x), x, count + 1
+
+    start = sg.ones(size, dtype=sg.float64) if size else sg.tensor(1.0, dtype=sg.float64)
+    x, _, count = sg.while_loop(going, better, (start, 0.0 * start, 0))
+    return x, count
+
+
+@pytest.mark.parametrize("size", [(), (3,), (50,)])
+def test_while_loop_in_a_compiled_function(size):
+    a = RNG.uniform(0.5, 1e6, size)
+    compiled = sg.compile(lambda a: newton(a, size))
+    x, count = compiled(a)
+    np.testing.assert_allclose(x, np.sqrt(a), rtol=1e-15)
+    assert "loop until it ends" in compiled.schedule()
+    plain, plain_count = newton(sg.tensor(a), size)
+    assert np.asarray(x).tobytes() == plain.numpy().tobytes() and count == int(plain_count) > 5
+    assert compiled(np.ones(size))[1] < count
+
+
+def test_while_loop_that_makes_no_step():
+    compiled = sg.compile(lambda x: sg.while_loop(lambda v: v < 100.0, lambda v: (v * v,), (x,)))
+    assert compiled(3.0) == (6561.0,) and compiled(500.0) == (500.0,)
+    many = sg.compile(lambda x: sg.while_loop(lambda v: v.sum() < 100.0, lambda v: (v * v,), (x,)))
+    np.testing.assert_array_equal(many(np.full(20, 3.0))[0], np.full(20, 9.0))
+    np.testing.assert_array_equal(many(np.full(20, 30.0))[0], np.full(20, 30.0))
+
+
+def test_while_loop_in_forward_mode_and_under_vmap():
+    def root(a):
+        return newton(a, ())[0]
+
+    compiled = sg.compile(lambda a: sg.func.jvp(root, (a,), (sg.ones((), dtype=sg.float64),)))
+    x, slope = compiled(9.0)
+    assert x == pytest.approx(3.0) and slope == pytest.approx(1.0 / 6.0)
+    values = RNG.uniform(0.5, 1e6, 7)
+    several = sg.compile(sg.vmap(lambda a: newton(a, ())))
+    found, counts = several(values)
+    single = [newton(sg.tensor(v, dtype=sg.float64), ()) for v in values]
+    np.testing.assert_array_equal(found, [x.item() for x, _ in single])
+    np.testing.assert_array_equal(counts, [int(n) for _, n in single])
+    with pytest.raises(RuntimeError, match="use forward mode"):
+        sg.compile(sg.func.grad(root))(9.0)
 
 
 ERRORS = [
@@ -367,6 +416,13 @@ ERRORS = [
         "scan: the function looked at a value",
     ),
     (lambda: sg.scan(lambda c, r: (c, None), sg.tensor(1j), length=2), RuntimeError, "complex"),
+    (
+        lambda: sg.compile(lambda x: sg.while_loop(lambda v: v > 0, lambda v: (v,), (x,)))(
+            np.ones(2)
+        ),
+        RuntimeError,
+        "one truth value",
+    ),
     (lambda: sg.cond(sg.ones(2) > 0, abs, abs, (1,)), RuntimeError, "one element"),
     (lambda: sg.cond(1.0, abs, abs, (1,)), TypeError, "bool or a tensor"),
     (

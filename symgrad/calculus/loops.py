@@ -23,10 +23,11 @@ from symgrad.calculus.forward import pushforward
 from symgrad.calculus.reverse import pullback
 from symgrad.expr import Expr, ancestors
 from symgrad.op import grad_mode, input_node
-from symgrad.ops.arithmetic import add, eq, keep
+from symgrad.ops.arithmetic import add, eq, keep, logical_and, where
 from symgrad.ops.create import iota
-from symgrad.ops.loop import Results, loop, results_of
+from symgrad.ops.loop import UNTIL, Results, loop, results_of
 from symgrad.ops.movement import full, permute, reshape
+from symgrad.ops.reduce import any_axis
 
 FEW = 8
 """Numbers that go into a loop, up to which tangents are carried forwards: one register of lanes."""
@@ -132,6 +133,11 @@ def pulled(pairs: Sequence[tuple[Expr, Expr]]) -> list[Expr | None]:
         Results of one loop with their cotangents.
     """
     call, _ = call_of(pairs[0][0])
+    if call.length == UNTIL:
+        raise RuntimeError(
+            "while_loop: inside a compiled function its derivative in reverse mode is not known, since how "
+            "many steps are made is not; use forward mode (jvp, jacfwd), or scan with symgrad.where"
+        )
     numbering = call.results
     given: dict[str, dict[int, Expr]] = {"final": {}, "rows": {}, "history": {}}
     for node, g in pairs:
@@ -364,6 +370,8 @@ class _Batched:
         body, held = call.body, len(call.initial)
         carried = [bool(f) for f in flags[:held]]
         while True:
+            if call.length == UNTIL and carried[0]:
+                carried = [True] * held
             have = [*carried, *flags[held:]]
             inputs = [
                 input_node((count, *x.shape), x.dtype, grad=x.requires_grad) if f else x
@@ -379,6 +387,16 @@ class _Batched:
             batching.with_batch(y, count) if k < held and carried[k] and not wide[k] else y
             for k, y in enumerate(outputs)
         ]
+        self.masked = call.length == UNTIL and carried[0]
+        if self.masked:
+            # Every element goes on until it is done, the loop until all are: one carried value more.
+            going = inputs[0]
+            outputs = [
+                where(_beside(going, y), y, x) for x, y in zip(inputs, outputs, strict=False)
+            ]
+            outputs[0] = logical_and(going, outputs[0])
+            inputs = [input_node((), going.dtype), *inputs]
+            outputs = [any_axis(outputs[0], dim=0), *outputs]
         self.carried = carried
         self.rows = wide[held:]
         self.body, self.outside = closed_body(inputs, outputs)
@@ -387,7 +405,7 @@ class _Batched:
 def batched_loop(count: int, node: Expr, args: Sequence[Expr], flags: Sequence[bool]) -> Expr:
     """A loop's result under a batch axis: in steps, the batch comes after the step."""
     call, number = call_of(node)
-    key = ("batched", count, tuple(flags))
+    key = ("batched", count, tuple(flags), call.length == UNTIL)
     made = call.body.derived.get(key)
     if made is None:
         with grad_mode(True):
@@ -398,16 +416,23 @@ def batched_loop(count: int, node: Expr, args: Sequence[Expr], flags: Sequence[b
         batching.with_batch(a, count) if wide and not f else a
         for a, f, wide in zip(args[:held], flags, made.carried, strict=False)
     ]
+    if made.masked:
+        initial.insert(0, any_axis(initial[0], dim=0))
     stacks = [
         _exchanged(a) if f else a for a, f in zip(args[held:split], flags[held:split], strict=True)
     ]
     shared = [*args[split:], *made.outside]
     wide_call = Call(made.body, initial, stacks, shared, call.length, call.backward)
-    found = wide_call.result(number)
+    found = wide_call.result(number + made.masked)
     kind, place = call.results.kind(number)
     if not (made.rows if kind == "rows" else made.carried)[place]:
         return batching.with_batch(found, count)
     return found if kind == "final" else _exchanged(found)
+
+
+def _beside(mask: Expr, y: Expr) -> Expr:
+    """One truth value per batch element, under the axes of `y`."""
+    return reshape(mask, (mask.shape[0], *(1,) * (y.ndim - 1)))  # type: ignore[no-any-return]
 
 
 def _exchanged(x: Expr) -> Expr:

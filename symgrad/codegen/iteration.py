@@ -36,8 +36,14 @@ def emit_iteration(module: Module, name: str, steps: Steps, backward: bool, long
     IterationEmitter(module, name, steps, backward, long).emit()
 
 
+UNKNOWN = 1_000_000
+"""Steps that a loop may take which ends itself, for the estimate of its time."""
+
+
 def cost_of(steps: Steps, length: int) -> float:
     """Estimated nanoseconds of the whole loop."""
+    if steps.ends_itself:
+        length = UNKNOWN
     each = 2.0
     for q in steps.quantities:
         if q.kind == "op":
@@ -85,7 +91,9 @@ class IterationEmitter:
         if self.long:
             self.last = f.alloca("i64")
             f.store(constant("i64", 0), self.last)
-        loop = Loop(f, NO_AXIS, constant("i64", 0), length, 1, first)
+        ends_itself = self.steps.ends_itself
+        going = first[0] if ends_itself else None
+        loop = Loop(f, NO_AXIS, constant("i64", 0), length, 1, first, going=going)
         if self.long:
             self._listen(loop)
         row = loop.iv
@@ -96,9 +104,9 @@ class IterationEmitter:
         for node, k in self.steps.stored:
             self._write(node, self.values[k], self.steps.quantities[k], row)
         later = [self.values[k] for k in self.steps.following]
-        loop.close(f, later)
+        lasts = loop.close(f, later, later[0] if ends_itself else None)
         for node, k in self.steps.finals:
-            self._write(node, later[k], self.steps.quantities[self.steps.following[k]], None)
+            self._write(node, lasts[k], self.steps.quantities[self.steps.following[k]], None)
         f.ret()
         f.finish()
 

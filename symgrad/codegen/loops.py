@@ -33,7 +33,8 @@ def emit_kernel(module: Module, name: str, layout: Layout) -> None:
 class Loop:
     """An open loop: its variable, the values it carries, and what is needed to close it.
 
-    It runs at least once, unless it is `guarded`.
+    It runs at least once, unless it is `guarded` or has a condition, `going`: then it runs while that
+    holds, and `end` is not asked for.
     """
 
     def __init__(
@@ -45,7 +46,9 @@ class Loop:
         step: int,
         first: Sequence[Val],
         guarded: bool = False,
+        going: Val | None = None,
     ) -> None:
+        guarded = guarded or going is not None
         self.end = end
         self.axis = axis
         self.step = constant("i64", step)
@@ -53,7 +56,9 @@ class Loop:
         self.head = f.label("loop")
         self.leave = f.label("after")
         self.first = (start, *first)
-        some = f.icmp("slt", start, end) if guarded else None
+        some = going
+        if guarded and some is None:
+            some = f.icmp("slt", start, end)
         self.origin = f.here()
         if some is None:
             f.branch(self.head)
@@ -64,10 +69,10 @@ class Loop:
         self.iv = self.phis[0][0]
         self.carried = [p[0] for p in self.phis[1:]]
 
-    def close(self, f: Function, later: Sequence[Val]) -> list[Val]:
+    def close(self, f: Function, later: Sequence[Val], going: Val | None = None) -> list[Val]:
         """End the loop, passing on what it carries; returns the last values of that."""
         following = f.add(self.iv, self.step)
-        again = f.icmp("slt", following, self.end)
+        again = f.icmp("slt", following, self.end) if going is None else going
         latch = f.here()
         f.branch_if(again, self.head, self.leave)
         for phi, first, then in zip(self.phis, self.first, (following, *later), strict=True):

@@ -20,9 +20,10 @@ import numpy as np
 
 from symgrad.codegen import interrupt, kernels, plan
 from symgrad.codegen.ir import Function, Module, Val, constant
+from symgrad.codegen.iteration import UNKNOWN
 from symgrad.codegen.loops import ARGUMENTS, Loop
 from symgrad.codegen.plan import RELEASE_GIL_NS, Launch
-from symgrad.ops.loop import results_of
+from symgrad.ops.loop import UNTIL, results_of
 from symgrad.schedule.canonical import Node, canonical
 from symgrad.schedule.iterate import Iteration
 from symgrad.schedule.program import schedule
@@ -91,7 +92,8 @@ class Stepwise:
         outputs = list({n.number: n for n in graph.roots if n.input < 0}.values())
         self.inner = make(steps, outputs)
         self.native = self.inner.native
-        self.cost_ns = int(self.inner.cost_ns + 50) * int(self.run.length)
+        turns = UNKNOWN if self.run.length == UNTIL else self.run.length
+        self.cost_ns = int(self.inner.cost_ns + 50) * int(turns)
         self._top = 0
         self._carried = [self._room(_bytes(n)) for n in self.run.initial]
         self._results = [self._room(_bytes(n)) for n in outputs]
@@ -230,7 +232,8 @@ class _Emitter:
         self.slots = slots
         self.numbers: list[int] = []
         self.long = stepwise.cost_ns > RELEASE_GIL_NS
-        self.pattern: list[Any] = [stepwise.run.backward, status > 0, self.long]
+        ends_itself = stepwise.run.length == UNTIL
+        self.pattern: list[Any] = [stepwise.run.backward, ends_itself, status > 0, self.long]
         self.module = Module()
         self.f = Function(self.module, "stepwise", ARGUMENTS, None, "nounwind")
         self.fails = stepwise.inner.status_slot is not None
@@ -274,6 +277,12 @@ class _Emitter:
                 "llvm.memcpy.p0.p0.i64", None, [target, source, size, constant("i1", False)]
             )
 
+    def _going(self) -> Val:
+        """Whether the loop's condition, its first carried value, holds."""
+        f = self.f
+        place = f.gep(self.scratch, self._argument(self.w._carried[0]), "i8")
+        return f.icmp("ne", f.load(place, "i8"), constant("i8", 0))
+
     def _listen(self) -> None:
         """Leave the loop when a signal handler raised an error."""
         f = self.f
@@ -301,7 +310,8 @@ class _Emitter:
         for k, place in enumerate(w._slots):
             if not place.row:
                 f.store(self._address(place, None), f.gep(table, constant("i64", k), "ptr"))
-        loop = Loop(f, 0, zero, length, 1, [])
+        first_step = self._going() if w.run.length == UNTIL else None
+        loop = Loop(f, 0, zero, length, 1, [], going=first_step)
         row = f.sub(f.sub(length, one), loop.iv) if w.run.backward else loop.iv
         for k, place in enumerate(w._slots):
             if place.row:
@@ -321,7 +331,7 @@ class _Emitter:
             f.ret()
             f.start(going)
         self._copy(w._after, row)
-        loop.close(f, [])
+        loop.close(f, [], self._going() if w.run.length == UNTIL else None)
         self._copy(last, None)
         f.ret()
         f.finish()

@@ -21,7 +21,7 @@ from symgrad.func.tree import flatten, unflatten
 from symgrad.op import STATE, cast_to, grad_mode, input_node
 from symgrad.ops.arithmetic import where
 from symgrad.ops.layout import moved_axis
-from symgrad.ops.loop import Results, loop
+from symgrad.ops.loop import UNTIL, Results, loop
 from symgrad.ops.movement import reshape, wrap_dim
 from symgrad.tensor import Tensor
 
@@ -214,6 +214,18 @@ def scan(
     ):
         raise ValueError(f"scan: length must be an int of at least 0 (got {length!r})")
     stacks, xs_form, steps = _stacks(xs, length, dim)
+    return _scanned(combine_fn, init, stacks, xs_form, steps, reverse)
+
+
+def _scanned(
+    combine_fn: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    stacks: list[Expr],
+    xs_form: Any,
+    steps: int,
+    reverse: bool,
+) -> tuple[Any, Any]:
+    """The carry after the last step and the stacked rows of a loop."""
     leaves, init_form = flatten(init)
     first = []
     for leaf in leaves:
@@ -369,14 +381,16 @@ def while_loop(
 
     Raises
     ------
-    TracedValueError
-        Inside a compiled function: how many steps there are depends on values. Use `scan` with
-        `symgrad.where` there.
+    TypeError, RuntimeError
+        If the functions return other nestings, shapes or dtypes than they got.
 
     Notes
     -----
     The condition is looked at before each step, so each step runs when its turn comes; derivatives
-    flow through the steps that were made.
+    flow through the steps that were made. Inside a compiled function, where no value can be looked at,
+    the loop is one node: both functions run once, on inputs without values, and how many steps are
+    made is found at each call. Forward mode goes through it; reverse mode would have to know the number
+    of steps beforehand, and says so.
 
     Examples
     --------
@@ -387,12 +401,36 @@ def while_loop(
     if not callable(cond_fn) or not callable(body_fn):
         raise TypeError("while_loop: cond_fn and body_fn must be functions of the carried values")
     carried = tuple(carried_inputs)
-    while cond_fn(*carried):
-        following = body_fn(*carried)
+
+    def advanced(values: tuple[Any, ...]) -> tuple[Any, ...]:
+        following = body_fn(*values)
         if not isinstance(following, tuple | list) or len(following) != len(carried):
             raise TypeError(
                 f"while_loop: body_fn must return {len(carried)} carried values as a tuple (got "
                 f"{type(following).__name__})"
             )
-        carried = tuple(following)
-    return carried
+        return tuple(following)
+
+    if not STATE.tracing:
+        while cond_fn(*carried):
+            carried = advanced(carried)
+        return carried
+
+    def step(state: tuple[Any, ...], _: None) -> tuple[Any, None]:
+        following = advanced(state[1:])
+        return (_truth(cond_fn(*following)), *following), None
+
+    state, _ = _scanned(step, (_truth(cond_fn(*carried)), *carried), [], None, UNTIL, False)
+    return tuple(state[1:])
+
+
+def _truth(value: Any) -> Tensor:
+    """A condition as a tensor of one truth value without axes."""
+    if not isinstance(value, Tensor):
+        return tensor(bool(value))
+    if value.numel() != 1:
+        raise RuntimeError(
+            f"while_loop: cond_fn must return one truth value (got shape {tuple(value.shape)}); use .all() "
+            "or .any()"
+        )
+    return Tensor(reshape(cast_to(value.expr(), bool_), ()))

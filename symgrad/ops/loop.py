@@ -3,8 +3,9 @@
 One op, `loop`. Its arguments are the initial values of what is carried, then the sequences, of
 which each step gets one row, then what all steps share; the body's placeholders come in the same
 order, and its outputs are the carried values for the next step, then a row of each stacked result.
-A loop has many results and a node one: `result` says which. The public function is
-`symgrad.scan`. Start reading at `Results`.
+A loop has many results and a node one: `result` says which. With a length of `UNTIL` the first
+carried value is a truth value, and steps are made as long as it holds. The public functions are
+`symgrad.scan` and `symgrad.while_loop`. Start reading at `Results`.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ from symgrad.op import input_node, record
 from symgrad.ops.arithmetic import add, mul
 from symgrad.ops.transcendental import sin
 from symgrad.sample import Case, T
+
+UNTIL = -1
+"""The length of a loop that its first carried value ends."""
 
 
 class Results(NamedTuple):
@@ -111,6 +115,8 @@ class loop(Region):
             backward=backward, result=result,
         )  # fmt: skip
         rows = np.empty(shape, dtype.numpy) if kind != "final" else np.empty(0)
+        while length == UNTIL and held[0]:
+            held = body.evaluate([*held, *shared])
         for step in range(length - 1, -1, -1) if backward else range(length):
             made = body.evaluate([*held, *[s[step] for s in stacks], *shared])
             if kind == "history":

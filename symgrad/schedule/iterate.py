@@ -21,7 +21,7 @@ import numpy as np
 from symgrad.body import Body
 from symgrad.dtypes import DType
 from symgrad.op import CONSTANT
-from symgrad.ops.loop import results_of
+from symgrad.ops.loop import UNTIL, results_of
 from symgrad.schedule.canonical import Graph, Node, canonical
 
 FEW = 16
@@ -161,7 +161,8 @@ class Iteration:
 
     def __repr__(self) -> str:
         names = ", ".join(f"%{n.number}" for n in self.targets)
-        return f"loop of {self.length} steps -> {names}"
+        steps = "loop until it ends" if self.length == UNTIL else f"loop of {self.length} steps"
+        return f"{steps} -> {names}"
 
     def quantities(self) -> Steps:
         """What one step computes."""
@@ -200,9 +201,12 @@ class Steps:
         What each step stores in a row of a result.
     finals : list of (Node, int)
         Results that are a class's last value.
+    ends_itself : bool
+        Whether class 0 says if another step is made.
     """
 
     def __init__(self, iteration: Iteration, classes: dict[tuple[int, int], int]) -> None:
+        self.ends_itself = iteration.length == UNTIL
         self.quantities: list[Quantity] = []
         self._numbers: dict[Any, int] = {}
         self.updates: dict[tuple[int, int], int] = {}
@@ -277,7 +281,7 @@ class Steps:
         def buffer(n: Node) -> int:
             return buffers.setdefault(n.number, len(buffers))
 
-        parts: list[Any] = []
+        parts: list[Any] = [self.ends_itself]
         for q in self.quantities:
             what = q.what
             if q.kind in ("row", "shared"):
@@ -342,6 +346,7 @@ def fused(nodes: Sequence[Node]) -> tuple[list[Node], dict[int, Iteration]]:
         for group in groups:
             first = runs[group[0]]
             fits = (first.length, first.backward) == (run.length, run.backward)
+            fits = fits and run.length != UNTIL
             if fits and is_small(run.body) and is_small(first.body):
                 group.append(key)
                 if _is_acyclic(groups, before):
