@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 import symgrad as sg
+from symgrad import runtime
 from symgrad.autograd import grad
+from symgrad.calculus import rolling
 from symgrad.calculus.rolling import rolled
 from symgrad.codegen import jit
 from symgrad.expr import ancestors
@@ -231,3 +233,75 @@ def test_long_eager_loops_run_in_pieces_that_are_alike():
         a, b = step(a, b, k)
     assert a.item() == pytest.approx(numpy_path(0.7, -0.2, 1.3, np.zeros(1800))[-1], rel=1e-12)
     assert jit.compile_count() - before <= 4
+
+
+UNARY = (
+    sg.sin,
+    sg.tanh,
+    sg.sigmoid,
+    lambda a: 0.5 * a,
+    lambda a: 0.1 * a * a,
+    lambda a: sg.where(a > 0.1, a, 0.3 * a),
+    lambda a: 0.7 * a.abs(),
+)
+BINARY = (
+    lambda a, b: a + 0.3 * b,
+    lambda a, b: a * b,
+    sg.maximum,
+    lambda a, b: a / (2.0 + b * b),
+)
+
+
+def drawn_loop(rng):
+    """A loop of drawn operations, with what it starts from: several values are carried, some of them from
+    two turns before, rows come by index or one by one, some values are kept."""
+    shape = [(), (3,), (2, 2)][rng.integers(3)]
+    count, turns = int(rng.integers(1, 4)), int(rng.integers(30, 60))
+    plan = [(rng.random() < 0.5, *rng.integers(0, 1000, 3)) for _ in range(rng.integers(8, 16))]
+    taken = rng.integers(0, 4, count)
+    two_back, kept, one_by_one, in_place = rng.random(4) < (0.3, 0.4, 0.5, 0.2)
+
+    def function(weight, rows, *starts):
+        carried = before = list(starts)
+        each = list(rows) if one_by_one else rows
+        found = 0.0
+        for t in range(turns):
+            values = [weight, each[t], *carried, *(before if two_back else ())]
+            for single, which, a, b in plan:
+                x, y = values[a % len(values)], values[b % len(values)]
+                values.append(
+                    UNARY[which % len(UNARY)](x) if single else BINARY[which % len(BINARY)](x, y)
+                )
+            before = carried
+            carried = [
+                sg.tanh(values[-1 - k] + 0.2 * c) for k, c in zip(taken, carried, strict=True)
+            ]
+            if in_place:
+                carried[0] = carried[0].clone()
+                carried[0].mul_(0.9)
+            if kept and t % 3 == 0:
+                found = found + carried[-1].sum()
+        return found + sum(c.sum() for c in carried)
+
+    leaves = [rng.normal(size=s) for s in (shape, (turns, *shape), *[shape] * count)]
+    return function, leaves
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_drawn_loops_are_what_they_were_before_rolling(seed, monkeypatch):
+    function, arrays = drawn_loop(np.random.default_rng(seed))
+
+    def value_and_gradients():
+        leaves = [sg.tensor(a, requires_grad=True) for a in arrays]
+        value = function(*leaves)
+        made = [value, *grad(value, leaves, allow_unused=True)]
+        return [None if g is None else g.detach().numpy() for g in made]
+
+    found = value_and_gradients()
+    monkeypatch.setattr(rolling, "LEAST_TURNS", 10**9)
+    monkeypatch.setattr(runtime, "_RECIPES", {})
+    monkeypatch.setattr(runtime, "_JOINTS", {})
+    for a, b in zip(found, value_and_gradients(), strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-13)
