@@ -21,38 +21,30 @@ import numpy as np
 import numpy.typing as npt
 
 from symgrad.codegen import gemm, interrupt, jit, kernels, lapack, plan
+from symgrad.codegen.arena import ALIGN, arranged
 from symgrad.codegen.entry import EagerSpec, make_executor
 from symgrad.codegen.iteration import cost_of
 from symgrad.codegen.lapack import LapackCall
+from symgrad.codegen.launches import SCRATCH, Launches, loop_arguments, stream_launches
 from symgrad.codegen.layout import UNIT, Layout
 from symgrad.codegen.partials import FOLD_CHUNK
 from symgrad.codegen.plan import RELEASE_GIL_NS, Launch, Plan
 from symgrad.codegen.stepwise import Stepwise
+from symgrad.codegen.stream import Streamed, Task, streamed
 from symgrad.schedule.affine import row_major
 from symgrad.schedule.canonical import Node
 from symgrad.schedule.iterate import Iteration
 from symgrad.schedule.packing import FIRST_NUMBER, Packing
-from symgrad.schedule.program import Loops, Product, Routine, Schedule, Step
+from symgrad.schedule.program import Loops, Product, Routine, Schedule, Step, Stream
 from symgrad.schedule.straight import join_short
 
 PythonStep = Routine | Iteration
 """Steps that Python may have to run."""
 
-ALIGN = 64
-PAGE = 4096
-STAGGER = 5 * ALIGN
-"""Added to large temporaries: neighbours a whole number of pages apart would share cache sets, and a
-loop over a dozen of them would miss on every line.
-"""
-
 
 def _is_stored(n: Node) -> bool:
     """Whether a node that a copy reads has a buffer: all but the view that orders the copy."""
     return not n.op.keeps_order or n.number < FIRST_NUMBER
-
-
-def _round_up(count: int) -> int:
-    return -(-count // ALIGN) * ALIGN
 
 
 class Segment:
@@ -98,6 +90,8 @@ class Program:
         for place, n in enumerate([*self.inputs, *self.outputs]):
             self.slots[n.number] = place
         self.layouts: list[Layout] = []
+        self.tasks: list[Task | Streamed] = []
+        self._streams: dict[int, Launches] = {}
         self._inline = inline
         if inline:
             # Only where a program is compiled once and called often: sizes are part of the code.
@@ -114,6 +108,7 @@ class Program:
         self._place_temporaries()
         after = len(self.inputs) + len(self.outputs) + len(self.pieces)
         self.status_slot = after if self._calls else None
+        self.slot_count = after + (self.status_slot is not None)
         self.steps = self._assembled(self._calls)
         self.native = all(isinstance(s, Segment) for s in self.steps) and len(self.steps) <= 1
         launches = [x for s in self.steps if isinstance(s, Segment) for x in s.launches]
@@ -131,23 +126,39 @@ class Program:
         return Program(schedule, outputs, self._inline)
 
     def _prepare_layouts(self) -> None:
-        packing = Packing()
-        steps: list[Step] = []
-        for step in self.schedule.steps:
-            if isinstance(step, Loops):
-                nest = step.build()
-                layout = Layout(nest, self._inline)
-                copies = packing.pack(nest, layout.vector) if layout.vector >= 0 else []
-                for item in copies:
-                    copy = Loops([item], _is_stored)
-                    self.layouts.append(Layout(copy.build(), self._inline))
-                    self.schedule.stored.append(item.target)
-                    steps.append(copy)
-                # Where lanes run is chosen anew, now that more reads are consecutive.
-                self.layouts.append(Layout(nest, self._inline))
-            steps.append(step)
-        self.schedule.steps = steps
-        self._compiled = kernels.compile_layouts(self.layouts)
+        self._packing = Packing()
+        tasks = [task for step in self.schedule.steps for task in self._lay_out(step)]
+        pinned = {n.number for n in (*self.inputs, *self.outputs)}
+        self.tasks = streamed(tasks, pinned, self._inline)
+        self.schedule.steps = [task.step for task in self.tasks]
+        stored = self.schedule.stored
+        known = {n.number for n in stored}
+        for task in self.tasks:
+            if isinstance(task, Streamed):
+                self.layouts += task.layouts
+                stored += task.partials.values()
+                continue
+            stored += [n for n in task.writes.values() if n.number not in known]
+            if task.layout is not None:
+                self.layouts.append(task.layout)
+        found = kernels.compile_layouts(self.layouts)
+        self._compiled = {id(y): kernel for y, kernel in zip(self.layouts, found, strict=True)}
+
+    def _lay_out(self, step: Step) -> list[Task]:
+        """A step with its layout, after the copies that it needs."""
+        if isinstance(step, Stream):
+            raise TypeError("a stream is made of steps that have layouts already")
+        if not isinstance(step, Loops):
+            return [Task(step, None)]
+        nest = step.build()
+        layout = Layout(nest, self._inline)
+        copies = self._packing.pack(nest, layout.vector) if layout.vector >= 0 else []
+        tasks = []
+        for item in copies:
+            copy = Loops([item], _is_stored)
+            tasks.append(Task(copy, Layout(copy.build(), self._inline)))
+        # Where lanes run is chosen anew, now that more reads are consecutive.
+        return [*tasks, Task(step, Layout(nest, self._inline))]
 
     def _library_calls(self) -> dict[int, LapackCall | Stepwise]:
         """Native calls of library ops and loops of programs, by number of their result."""
@@ -163,53 +174,19 @@ class Program:
 
     def _place_temporaries(self) -> None:
         """Give each temporary a place in the arena, reusing room of those no longer needed."""
-        last: dict[int, int] = {}
-        layouts = iter(self.layouts)
-        uses: list[set[int]] = []
-        for place, step in enumerate(self.schedule.steps):
-            if isinstance(step, Loops):
-                layout = next(layouts)
-                used = {p.number for p in layout.parameters if isinstance(p, Node)}
-            elif isinstance(step, Product):
-                used = {step.target.number, *(node.number for node, _, _ in step.operands)}
-            elif isinstance(step, Iteration):
-                used = {n.number for n in (*step.targets, *step.operands)}
-            else:
-                used = {step.target.number, *(a.number for a in step.operands)}
-            uses.append(used)
-            for number in used:
-                last[number] = place
-        by_number = {n.number: n for n in self.schedule.stored}
-        free: list[tuple[int, int]] = []
-        owned: dict[int, tuple[int, int]] = {}
-        top = 0
-        for place, used in enumerate(uses):
-            for number in sorted(used):
-                if number in self.slots or number in owned or number not in by_number:
-                    continue
-                n = by_number[number]
-                need = _round_up(max(n.size, 1) * n.dtype.itemsize)
-                if need >= PAGE:
-                    need += STAGGER
-                fit = next((r for r in free if r[1] >= need), None)
-                if fit is None:
-                    room = (top, need)
-                    top += need
-                else:
-                    free.remove(fit)
-                    room = (fit[0], need)
-                    if fit[1] > need:
-                        free.append((fit[0] + need, fit[1] - need))
-                owned[number] = room
-                self._new_piece(number, room[0])
-            for number in sorted(used):
-                if number in owned and last[number] == place:
-                    free.append(owned[number])
+        sizes = {
+            n.number: n.size * n.dtype.itemsize
+            for n in self.schedule.stored
+            if n.number not in self.slots
+        }
+        places, top = arranged([task.used for task in self.tasks], sizes)
+        for number, offset in places.items():
+            self._new_piece(number, offset)
         needs = [y.scratch_bytes for y in self.layouts]
         needs += [call.scratch_bytes for call in self._calls.values()]
         scratch = max(needs, default=0)
         if scratch:
-            self._new_piece(-1, top)
+            self._new_piece(SCRATCH, top)
         self.arena_bytes = top + scratch
 
     def _new_piece(self, number: int, offset: int) -> None:
@@ -226,8 +203,8 @@ class Program:
     ) -> list[Segment | PythonStep]:
         """The steps, with the library calls given made natively; `apart` joins none of them."""
         steps: list[Segment | PythonStep] = []
-        layouts = iter(zip(self.layouts, self._compiled, strict=True))
-        for step in self.schedule.steps:
+        for task in self.tasks:
+            step = task.step
             call = None
             if isinstance(step, Routine) or (isinstance(step, Iteration) and not step.small):
                 call = calls.get(step.target.number)
@@ -247,8 +224,11 @@ class Program:
                 self._add_product(segment, step)
             elif isinstance(step, Iteration):
                 self._add_iteration(segment, step)
+            elif isinstance(task, Streamed):
+                self._add_stream(segment, task)
             else:
-                self._add_loops(segment, *next(layouts))
+                assert task.layout is not None
+                self._add_loops(segment, task.layout, self._compiled[id(task.layout)])
         return steps
 
     def _add_call(self, segment: Segment, step: Routine, call: LapackCall) -> None:
@@ -257,7 +237,7 @@ class Program:
         assert self.status_slot is not None
         buffers = [self.slots[n.number] for n in (*step.operands, step.target)]
         # Without need for scratch memory any slot will do.
-        scratch = self.slots.get(-1, buffers[0])
+        scratch = self.slots.get(SCRATCH, buffers[0])
         mark = step.target.number + 1
         launch, library = call.launch(self.status_slot, mark, scratch, tuple(buffers))
         segment.launches.append(launch)
@@ -276,15 +256,17 @@ class Program:
         segment.launches.append(Launch(kernel.address, (step.length, *buffers), 1, cost))
         segment.keep.append(kernel)
 
+    def _add_stream(self, segment: Segment, task: Streamed) -> None:
+        # Made once and kept: the launch points into memory that it owns.
+        made = self._streams.get(id(task))
+        if made is None:
+            made = stream_launches(task, self._compiled, self.slots, self.slot_count)
+            self._streams[id(task)] = made
+        segment.launches += made.launches
+        segment.keep += made.keep
+
     def _add_loops(self, segment: Segment, layout: Layout, kernel: kernels.Kernel) -> None:
-        arguments = []
-        for p in layout.parameters:
-            if p is None:
-                arguments.append(self.slots[-1])
-            elif isinstance(p, Node):
-                arguments.append(self.slots[p.number])
-            else:
-                arguments.append(p)
+        arguments = list(loop_arguments(layout, self.slots))
         segment.keep.append(kernel)
         if layout.crossings:
             self._add_phases(segment, layout, kernel, arguments)
@@ -297,7 +279,7 @@ class Program:
             element = layout.nest.insts[output.insts[0]].dtype.kind
             join = kernels.join_kernel(output.combine, element)
             target = output.target
-            numbers = (self.slots[-1], start, units, target.size, self.slots[target.number], 0)
+            numbers = (self.slots[SCRATCH], start, units, target.size, self.slots[target.number], 0)
             segment.launches.append(Launch(join.address, numbers, 1, int(target.size * units)))
             segment.keep.append(join)
 
@@ -317,7 +299,7 @@ class Program:
                 element = nest.insts[output.insts[0]].dtype.kind
                 fold = kernels.fold_kernel(output.combine, element, layout.extent)
                 fold_arguments = (
-                    self.slots[-1], crossing.parts, crossing.tree, layout.value("padded"), columns,
+                    self.slots[SCRATCH], crossing.parts, crossing.tree, layout.value("padded"), columns,
                     first, last, units, self.slots[output.target.number], output.offset.const,
                     output.offset.coefficient(layout.axis),
                 )  # fmt: skip
@@ -330,7 +312,7 @@ class Program:
                 spread = kernels.spread_kernel(output.target.dtype.kind)
                 rows = first * UNIT, min(last * UNIT, nest.sizes[layout.cross])
                 spread_arguments = (
-                    self.slots[-1], start, *rows, self.slots[output.target.number],
+                    self.slots[SCRATCH], start, *rows, self.slots[output.target.number],
                     output.offset.const, output.offset.coefficient(layout.cross),
                 )  # fmt: skip
                 cost = rows[1] - rows[0]
@@ -354,6 +336,11 @@ class Program:
         )  # fmt: skip
         segment.launches.append(Launch(address, arguments, made.extent, int(made.cost_ns)))
         segment.keep.append(library)
+
+    @property
+    def thread_bytes(self) -> int:
+        """What each thread takes from the C library's heap for its blocks of a stream."""
+        return max((t.local_bytes for t in self.tasks if isinstance(t, Streamed)), default=0)
 
     # -- running ----------------------------------------------------------------------
 

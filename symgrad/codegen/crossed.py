@@ -100,7 +100,7 @@ class CrossedReduction(Reduction):
         """
         f = self.f
         for (_, output, combine), rows in zip(self.crossed, self.rows, strict=True):
-            operands, _ = self._operands(output)
+            operands, _ = self.operands_of(output)
             address = f.gep(rows, position, combine.element)
             state = (f.load(address, combine.element, self.e.width),)
             f.store(combine.take(state, operands, None)[0], address)

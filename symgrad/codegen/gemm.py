@@ -31,6 +31,7 @@ from symgrad.codegen.gemm_tile import (
     JOB_DEPTH,
     JOB_LENGTH,
     JOB_POPS,
+    JOB_RESUMED,
     JOB_SIZE,
     JOB_SLOTS,
     JOB_TILES,
@@ -83,7 +84,8 @@ from symgrad.codegen.ir import FLOAT_BITS, Function, Module, Val, constant
     ARG_SLOT_BYTES,
     ARG_WORK_BYTES,
     ARG_TILES,
-) = range(30)
+    ARG_RESUMED,
+) = range(31)
 
 TAIL_START = ARG_BATCH
 """Arguments before this place are slots, from it on the tail."""
@@ -274,6 +276,7 @@ def _define_block(module: Module, kind: str, shape: Shape, pack_b: str, inner: s
     f.store(b_k, place(f, job, JOB_B_K))
     f.store(to_row, place(f, job, JOB_SLOTS + 1))
     f.store(argument(ARG_TILES), place(f, job, JOB_TILES))
+    f.store(argument(ARG_RESUMED), place(f, job, JOB_RESUMED))
     units = f.udiv(f.add(total_k, i64(UNIT - 1)), i64(UNIT))
     units = f.intrinsic("umax", "i64", 1, [units, i64(1)])
     last_unit = f.sub(units, i64(1))
@@ -508,6 +511,7 @@ def gemm_plan(
     b_strides: Strides,
     c_strides: Strides,
     blocking: Blocking | None = None,
+    resumed: bool = False,
 ) -> GemmLaunch:
     """Plan ``C[b, i, j] = sum over k of A[b, i, k] * B[b, k, j]``.
 
@@ -521,6 +525,8 @@ def gemm_plan(
         elements of `C` must not share memory.
     blocking : Blocking, optional
         In place of the plan's own choice.
+    resumed : bool
+        Whether chains go on from what `C` holds, which k of at most `UNIT` allows.
 
     Returns
     -------
@@ -550,7 +556,7 @@ def gemm_plan(
         (nbatch, m, n, k, *strides[0], *strides[1], *strides[2], 0, 0, 0)
         + (chunk_rows, chunk_columns, joined, cut.block_rows, block_vectors)
         + (b_bytes, stage_bytes, slot_bytes, work + VECTOR_BYTES if work else 0)
-        + (tiles(kind).address,)
+        + (tiles(kind).address, int(resumed))
     )
     variant = f"{shape.rows}x{shape.vectors}{' packed' * cut.packs}{' staged' * staged}"
     cost = ENTRY_NS + nbatch * _entry_cost(kind, m, n, k, cut.packs)

@@ -7,7 +7,8 @@ Two structures:
   what all tiles of one block share: strides, the length of the chain, where results go.
 
 A tile computes, for at most `Shape.rows` rows and `Shape.vectors` vectors of columns, one unit
-of the product: per element one chain of fused multiply-adds along k, started at +0.0. Results of
+of the product: per element one chain of fused multiply-adds along k, started at +0.0, or with
+`JOB_RESUMED` where an earlier part of the same unit left it in slot 0. Results of
 units join in a binary counter: `slots` are its digits, slot 0 is C itself, and a tile first adds
 the `JOB_POPS` topmost slots to its chain and then stores to the last of them (or to a new one).
 The bits of an element depend on k alone, never on the tile it falls into.
@@ -29,7 +30,7 @@ VECTOR_BYTES = 64
 PREFETCH_LENGTH = 128
 """From this length on a chain takes longer than its results need to arrive."""
 
-JOB_LENGTH, JOB_A_ROW, JOB_A_K, JOB_B_K, JOB_POPS, JOB_DEPTH, JOB_TILES = range(7)
+JOB_LENGTH, JOB_A_ROW, JOB_A_K, JOB_B_K, JOB_POPS, JOB_DEPTH, JOB_TILES, JOB_RESUMED = range(8)
 JOB_SLOTS = 8
 JOB_SIZE = JOB_SLOTS + 2 * 64
 """A slot takes two places: address of the block's first element, row stride in elements."""
@@ -194,7 +195,13 @@ def define_tile(
             for offset in range(0, offsets[-1] + 1, shape.width):
                 line = element(f, at, i64(offset), kind)
                 f.do(f"call void @llvm.prefetch.p0({line}, i32 0, i32 3, i32 1)")
-    state = [a, b] + [constant(kind, 0.0, width) for width in widths] * rows
+
+    def resume(_: list[Val]) -> list[Val]:
+        return [vector(at, v) for at in addresses(i64(0)) for v in range(vectors)]
+
+    resumed = f.load(place(f, job, JOB_RESUMED), "i64")
+    zeros = [constant(kind, 0.0, width) for width in widths] * rows
+    state = [a, b, *_repeated(f, resume, zeros, resumed, 1, "resume")]
     state = _repeated(f, step, state, f.lshr(length, i64(1)), 2, "pairs")
     state = _repeated(f, step, state, f.and_(length, i64(1)), 1, "odd")
     sums = state[2:]

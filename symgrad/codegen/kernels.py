@@ -109,6 +109,12 @@ def spread_kernel(element: str) -> Kernel:
     )
 
 
+def emitted_kernel(emit: Callable[..., None], *what: Any) -> Kernel:
+    """The kernel that ``emit(module, name, *what)`` adds to a module."""
+    key = (emit, *map(repr, what))
+    return _single(key, "kernel", lambda module: emit(module, "kernel", *what))
+
+
 def _single(key: Any, name: str, emit: Callable[[Module], None]) -> Kernel:
     """A kernel that depends on no layout, compiled on first use."""
     with _LOCK:

@@ -14,9 +14,10 @@ import math
 from typing import Any, NamedTuple
 
 from symgrad.codegen.vmath import avx512
+from symgrad.op import INPUT
 from symgrad.schedule.affine import Affine
 from symgrad.schedule.canonical import Node
-from symgrad.schedule.nest import Inst, Nest
+from symgrad.schedule.nest import Inst, Nest, Output
 
 UNIT = 384
 """Terms of a sum per unit; units join in a binary tree. Part of the definition of the bits."""
@@ -43,6 +44,9 @@ CHUNK_NS = 15_000.0
 """Work per chunk at least, in estimated serial nanoseconds."""
 
 MAX_CHUNKS = 64
+
+STATES = 1 << 41
+"""Numbers of buffers for sums under way: beyond those of any graph and of packed copies."""
 
 MAX_PARTS = 8
 """Chunks of a crossed nest at most: each takes the rows of some lanes, and their sums are joined."""
@@ -75,6 +79,14 @@ class Crossing(NamedTuple):
 class Layout:
     """Loop order and parameters of a nest.
 
+    Parameters
+    ----------
+    nest : Nest
+    inline : bool
+        Whether vector maths is inlined.
+    block : (int, int), optional
+        A loop axis, and how much of it a chunk does.
+
     Attributes
     ----------
     width : int
@@ -90,8 +102,15 @@ class Layout:
         The reduced axis, and the one outside it if there are two.
     split : bool
         Units of the reduced axis are the chunks; partial results go to scratch.
+    resumed : bool
+        A chunk is a block of the reduced axis, and lanes go on from where `states` hold them.
+    states : dict of int to Node
+        By number of a result, a buffer for the lanes of all its elements: lane after lane in mode
+        "outer", element after element in mode "inner".
     order : list of int
         Loop axes, outermost first.
+    chunked : int
+        The axis of which each chunk does a part.
     parameters : list of int or Node
         Values of the launch arguments; a Node stands for its buffer's slot, None for scratch.
     joins : list of (output place, scratch byte, units)
@@ -103,8 +122,10 @@ class Layout:
         Units of the cross axis that are done at a time, each part of them joined before the next.
     """
 
-    def __init__(self, nest: Nest, inline: bool) -> None:
+    def __init__(self, nest: Nest, inline: bool, block: tuple[int, int] | None = None) -> None:
         self.nest = nest
+        self.resumed = block is not None and block[0] == nest.axis
+        self.states: dict[int, Node] = {}
         functions = sum(i.op is not None and i.op.cost >= FUNCTION_COST for i in nest.insts)
         self.inline = inline and functions <= MAX_INLINED
         self.parameters: list[Any] = []
@@ -119,7 +140,12 @@ class Layout:
         self._choose()
         self.peeled = self._is_peeled(functions)
         self.cost_ns = self._cost()
-        self._chunk()
+        if block is None:
+            self.chunked = self.order[0] if self.order else NO_AXIS
+            self._chunk()
+        else:
+            self.chunked, self.chunk = block
+            self.extent = -(-nest.sizes[self.chunked] // self.chunk)
         self.key = self._key()
 
     # -- choices ----------------------------------------------------------------------
@@ -330,6 +356,16 @@ class Layout:
                 self.parameter(("results", place), self.scratch_bytes)
                 self.scratch_bytes += 8 * UNIT * min(together, units)
 
+    def state(self, output: Output) -> Node:
+        """The buffer of a result's lanes."""
+        target = output.target
+        found = self.states.get(target.number)
+        if found is None:
+            shape = (LANES, target.size)
+            number = STATES + target.number
+            found = self.states[target.number] = Node(INPUT, (), (), shape, target.dtype, number)
+        return found
+
     # -- key --------------------------------------------------------------------------
 
     def _form(self, what: Any, form: Affine) -> tuple[Any, ...]:
@@ -371,7 +407,8 @@ class Layout:
             return names[node.number]
 
         parts: list[Any] = [
-            self.width, self.vector, self.mode, self.split, tuple(self.order), self.inline,
+            self.width, self.vector, self.mode, self.split, self.resumed, self.chunked,
+            tuple(self.order), self.inline,
         ]  # fmt: skip
         if self.mode == "straight":
             parts.extend(nest.sizes)
@@ -408,6 +445,9 @@ class Layout:
             )  # fmt: skip
             if self.split and output.combine:
                 self._scratch_for(place)
+            if self.resumed and output.combine:
+                parts.append(buffer(self.state(output)))
+                self.parameter(("elements", place), output.target.size)
         if self.mode == "crossed":
             self._scratch_for_crossing()
             parts.append(self.extent)

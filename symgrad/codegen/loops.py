@@ -18,6 +18,7 @@ from symgrad.codegen.ir import Function, Module, Section, Val, constant, lanes
 from symgrad.codegen.layout import LANES, Layout
 from symgrad.codegen.lowering import Lowering
 from symgrad.codegen.reduction import Reduction
+from symgrad.codegen.resumption import ResumedReduction
 from symgrad.dtypes import DType, uint8
 from symgrad.schedule.affine import Affine
 from symgrad.schedule.nest import Inst, Output
@@ -341,7 +342,9 @@ class LoopEmitter:
         f = self.f
         layout = self.layout
         self.sections.append(f.section())
-        if layout.mode in ("inner", "outer"):
+        if layout.resumed:
+            ResumedReduction(self).emit()
+        elif layout.mode in ("inner", "outer"):
             Reduction(self).emit()
         elif layout.mode == "crossed":
             CrossedReduction(self).emit()
@@ -416,12 +419,12 @@ class LoopEmitter:
         """Loops of a nest without reduction, and of a cumulative one."""
         layout = self.layout
         opened = []
-        for place, axis in enumerate(layout.order):
+        for axis in layout.order:
             if layout.mode == "running" and axis == self.nest.axis:
                 break
             start: Val = constant("i64", 0)
             end = self.parameter(("size", axis))
-            if place == 0 and layout.mode != "scatter":
+            if axis == layout.chunked and layout.mode != "scatter":
                 start, end = self.chunk_range(end)
             step = self.width if axis == layout.vector else 1
             opened.append(self.open(axis, start, end, step))

@@ -26,6 +26,7 @@ from symgrad.codegen import plan, pool
 from symgrad.codegen.build import Program
 from symgrad.codegen.layout import Layout
 from symgrad.codegen.plan import Launch, Plan
+from symgrad.codegen.stream import Streamed, Task
 from symgrad.expr import Expr
 from symgrad.op import REGISTRY, input_node
 from symgrad.progress import Progress
@@ -33,7 +34,7 @@ from symgrad.schedule.affine import Affine
 from symgrad.schedule.canonical import Node, canonical
 from symgrad.schedule.iterate import Iteration
 from symgrad.schedule.nest import Inst
-from symgrad.schedule.program import Loops, Product, Routine, Step, schedule
+from symgrad.schedule.program import Loops, Product, Routine, Step, Stream, schedule
 from symgrad.schedule.straight import Straight
 
 SAMPLE_S = 2e-4
@@ -48,6 +49,7 @@ KINDS: dict[type[Step], str] = {
     Product: "product",
     Routine: "library",
     Iteration: "loop",
+    Stream: "stream",
 }
 
 SHORT_POWERS = {0.0: 0.0, 1.0: 0.0, 2.0: 1.0, 3.0: 2.0, -1.0: 6.0, 0.5: 6.0}
@@ -264,7 +266,7 @@ def memory_of(program: Program, constant: Sequence[bool], joined_bytes: int = 0)
         else:
             given += _bytes(n)
     made = sum(_bytes(n) for n in program.outputs) + joined_bytes
-    arena = program.arena_bytes
+    arena = program.arena_bytes + program.thread_bytes * pool.get_num_threads()
     return Memory(given, made, arena, fixed, given + made + arena + fixed)
 
 
@@ -297,26 +299,23 @@ def measured(program: Program, arrays: tuple[np.ndarray, ...], seconds: float = 
     """
     machine = ceilings(pool.get_num_threads())
     table, status, slots = program.memory_for(arrays)
-    steps = program.schedule.steps
     launched = program.step_launches()
-    each = seconds / (len(steps) + 1)
-    layouts = iter(program.layouts)
+    each = seconds / (len(launched) + 1)
     found = []
     # In order: the first run of each finds its operands as the steps before left them.
-    with Progress("measuring steps", len(steps)) as progress:
-        for number, (step, todo) in enumerate(zip(steps, launched, strict=True)):
+    with Progress("measuring steps", len(launched)) as progress:
+        for number, (task, todo) in enumerate(zip(program.tasks, launched, strict=True)):
+            step = task.step
             progress.step(number)
             if isinstance(todo, Routine | Iteration):
                 taken = _median(partial(program.run_routine, todo, table), each)
             else:
                 taken = _launch_time(todo, program, slots, each)
                 status[0] = 0
-            read, written, flops = _counts(step, layouts)
+            read, written, flops = _counts(task)
             kind = KINDS[type(step)]
-            target = step.items[0].target if isinstance(step, Loops) else step.target
-            found.append(
-                StepReport(number, kind, repr(step), target.dtype.name, taken, read, written, flops)
-            )
+            dtype = _result_of(step).dtype.name
+            found.append(StepReport(number, kind, repr(step), dtype, taken, read, written, flops))
     run = program.runner()
     call_s = _median(lambda: run(arrays), each)
     return Report(tuple(found), call_s, machine)
@@ -377,17 +376,39 @@ def _samples(function: Callable[[], Any], seconds: float) -> list[float]:
 # -- counting ---------------------------------------------------------------------------
 
 
-def _counts(step: Step, layouts: Any) -> tuple[int, int, int | None]:
+def _result_of(step: Step) -> Node:
+    """One of a step's results: its first, of a stream the last step's."""
+    if isinstance(step, Stream):
+        step = step.steps[-1]
+    return step.items[0].target if isinstance(step, Loops) else step.target
+
+
+def _counts(task: Task | Streamed) -> tuple[int, int, int | None]:
     """Bytes read, bytes written and operations of a step."""
-    if isinstance(step, Loops):
-        return _loop_counts(next(layouts))
-    if isinstance(step, Iteration):
-        written = sum(_bytes(n) for n in step.targets)
-        return sum(_bytes(n) for n in step.operands), written, None
-    written = _bytes(step.target)
-    if isinstance(step, Routine):
-        return sum(_bytes(n) for n in step.operands), written, None
-    return _product_counts(step, written)
+    if isinstance(task, Streamed):
+        return _stream_counts(task)
+    if task.layout is not None:
+        return _loop_counts(task.layout)
+    step = task.step
+    if isinstance(step, Product):
+        return _product_counts(step, _bytes(step.target))
+    return sum(map(_bytes, task.reads.values())), sum(map(_bytes, task.writes.values())), None
+
+
+def _stream_counts(streamed: Streamed) -> tuple[int, int, int]:
+    """The buffers of the whole program, once each, and the operations of all inner steps."""
+    reads: dict[int, Node] = {}
+    writes: dict[int, Node] = {}
+    flops = 0
+    for task, _ in streamed.members:
+        reads |= task.reads
+        writes |= task.writes
+        flops += _counts(task)[2] or 0
+    read, written = (
+        sum(_bytes(node) for number, node in nodes.items() if number not in streamed.locals)
+        for nodes in (reads, writes)
+    )
+    return read, written, flops
 
 
 def _product_counts(step: Product, written: int) -> tuple[int, int, int]:

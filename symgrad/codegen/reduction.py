@@ -303,16 +303,14 @@ class Reduction:
             unit_loop = e.open(UNITS, first, last, 1)
         tiled = layout.mode == "outer"
         start, end = constant("i64", 0), size
-        for place, a in enumerate(a for a in layout.order if a != axis):
+        for a in (a for a in layout.order if a != axis):
             start, end = constant("i64", 0), e.parameter(("size", a))
-            if place == 0 and not layout.split:
+            if a == layout.chunked and not layout.split:
                 start, end = e.chunk_range(end)
             step = TILE if tiled and a == layout.vector else 1
             opened.append(e.open(TILES if step == TILE else a, start, end, step))
         if tiled:
-            start = opened[-1].iv
-            stop = f.add(start, constant("i64", TILE))
-            self.tile = (start, f.select(f.icmp("slt", stop, end), stop, end))
+            self.set_tile(opened[-1].iv, end)
         columns = constant("i64", TILE // e.width) if tiled else ONE
         combines = [combine for _, _, combine in self.reduced]
         tree = UnitTree(f, combines, e.width if tiled else 1, columns)
@@ -326,6 +324,11 @@ class Reduction:
             e.close(loop)
         if layout.split:
             e.close(unit_loop)
+
+    def set_tile(self, start: Val, end: Val) -> None:
+        f = self.f
+        stop = f.add(start, constant("i64", TILE))
+        self.tile = (start, f.select(f.icmp("slt", stop, end), stop, end))
 
     def _unit(self, unit: Val, units: Val, size: Val, tree: UnitTree) -> None:
         """The partial results of one unit, into the tree or into scratch."""
@@ -348,7 +351,7 @@ class Reduction:
         if self.e.layout.mode == "inner":
             self._store_results(tree.total(units))
             return
-        loop, tree.column = self._open_columns()
+        loop, tree.column = self.open_columns()
         self._store_results(tree.total(units))
         self.e.close(loop)
 
@@ -356,7 +359,7 @@ class Reduction:
         for (place, output, combine), state in zip(self.reduced, states, strict=True):
             self._store_result(place, output, combine, state)
 
-    def _open_columns(self) -> tuple[Loop, Val]:
+    def open_columns(self) -> tuple[Loop, Val]:
         """A loop over the vectors of the tile; also the vector's number in it."""
         e, f = self.e, self.f
         start, stop = self.tile
@@ -397,7 +400,7 @@ class Reduction:
 
     # -- one unit ---------------------------------------------------------------------
 
-    def _operands(self, output: Output) -> tuple[tuple[Val, ...], Val | None]:
+    def operands_of(self, output: Output) -> tuple[tuple[Val, ...], Val | None]:
         e = self.e
         operands = tuple(e.wide(e.values[i]) for i in output.insts)
         if output.combine in ("argmax", "argmin"):
@@ -408,7 +411,23 @@ class Reduction:
         return operands, None
 
     def _unit_in_lanes(self, start: Val, stop: Val, size: Val) -> list[State]:
-        """Lanes along the reduced axis; 16/width accumulators take turns.
+        """Lanes along the reduced axis; 16/width accumulators take turns."""
+        turns = max(1, LANES // self.e.width)
+        first: list[Val] = []
+        for _, _, combine in self.reduced:
+            for _ in range(turns):
+                first.extend(combine.start(min(LANES, self.e.width)))
+        results = []
+        ends = self.along_lanes(start, stop, size, first)
+        for (_, _, combine), states in zip(self.reduced, ends, strict=True):
+            whole_state = states[0] if turns == 1 else combine.join(states[0], states[1])
+            results.append(fold(self.f, combine, whole_state))
+        return results
+
+    def along_lanes(
+        self, start: Val, stop: Val, size: Val, carried: list[Val]
+    ) -> list[list[State]]:
+        """Part of a unit, from the accumulators `carried` on; what they are at its end.
 
         A vector wider than the lanes is taken in block by block. Masks cost a short body a third of
         its time, so whole vectors may be done without, in a loop of their own.
@@ -420,10 +439,6 @@ class Reduction:
         end = f.add(
             start, f.and_(f.add(length, constant("i64", LANES - 1)), constant("i64", -LANES))
         )
-        carried: list[Val] = []
-        for _, _, combine in self.reduced:
-            for _ in range(turns):
-                carried.extend(combine.start(min(LANES, e.width)))
         if e.layout.peeled:
             whole = f.and_(length, constant("i64", -max(LANES, e.width)))
             middle = f.add(start, whole)
@@ -434,12 +449,10 @@ class Reduction:
         loop = e.open(e.layout.axis, start, end, e.width, carried, guarded=e.layout.peeled)
         e.set_lane_mask(size)
         ends = iter(e.close(loop, self._take_vector(loop)))
-        results = []
-        for _, _, combine in self.reduced:
-            states = [tuple(next(ends) for _ in combine.kinds()) for _ in range(turns)]
-            whole_state = states[0] if turns == 1 else combine.join(states[0], states[1])
-            results.append(fold(f, combine, whole_state))
-        return results
+        return [
+            [tuple(next(ends) for _ in combine.kinds()) for _ in range(turns)]
+            for _, _, combine in self.reduced
+        ]
 
     def _take_vector(self, loop: Loop) -> list[Val]:
         """The body of a loop along the reduced axis; what its accumulators become."""
@@ -454,7 +467,7 @@ class Reduction:
         later: list[Val] = []
         for _, output, combine in self.reduced:
             turn = [tuple(next(carried) for _ in combine.kinds()) for _ in range(turns)]
-            operands, position = self._operands(output)
+            operands, position = self.operands_of(output)
             if e.lane_mask is not None:
                 operands, position = combine.masked(e.lane_mask, operands, position)
             state = turn[0]
@@ -485,7 +498,7 @@ class Reduction:
             at = f.add(f.mul(row, constant("i64", columns)), column)
             return f.gep(room, at, kind, e.width)
 
-        loop, column = self._open_columns()
+        loop, column = self.open_columns()
         for (_, _, combine), memory in zip(self.reduced, rows, strict=True):
             for row in range(LANES):
                 for room, value in zip(memory, combine.start(e.width), strict=True):
@@ -493,12 +506,12 @@ class Reduction:
         e.close(loop)
         along = e.open(e.layout.axis, start, stop, 1)
         row_number = f.urem(f.urem(along.iv, constant("i64", UNIT)), constant("i64", LANES))
-        loop, column = self._open_columns()
+        loop, column = self.open_columns()
         e.instructions()
         for number, output in self.stored:
             e.store(number, output, e.values[output.insts[0]])
         for (_, output, combine), memory in zip(self.reduced, rows, strict=True):
-            operands, position = self._operands(output)
+            operands, position = self.operands_of(output)
             addresses = [
                 place(room, row_number, column, kind)
                 for room, kind in zip(memory, combine.kinds(), strict=True)
@@ -512,7 +525,7 @@ class Reduction:
                 f.store(value, address)
         e.close(loop)
         e.close(along)
-        loop, column = self._open_columns()
+        loop, column = self.open_columns()
         tree.column = column
         partials = []
         for (_, _, combine), memory in zip(self.reduced, rows, strict=True):

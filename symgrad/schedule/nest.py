@@ -284,8 +284,10 @@ def identity_index(count: int) -> Index:
 def offset_of(index: Sequence[Affine], shape: tuple[int, ...]) -> Affine:
     """The element offset of an index in a contiguous buffer."""
     total = ZERO
-    for form, step in zip(index, row_major(shape), strict=True):
-        total = total + form * step
+    for form, step, size in zip(index, row_major(shape), shape, strict=True):
+        # Along an axis of size 1 the index is 0, whatever its form says about masked elements.
+        if size != 1:
+            total = total + form * step
     return total
 
 

@@ -4,7 +4,8 @@ Structures:
 
 * `Schedule`: steps in order of execution, the buffers they use, and the graph they came from.
 * steps: `Loops` (a fused loop nest), `Product` (a batched matrix product), `Iteration` (a loop
-  whose steps work on a few numbers), `Routine` (a library call on whole arrays).
+  whose steps work on a few numbers), `Routine` (a library call on whole arrays), and `Stream`,
+  steps that code generation runs together block by block.
 
 A value gets a buffer if it is asked for, if it is the result of a reduction, product or library
 call, or if computing it again where it is used would cost more than reading it. All else is
@@ -34,6 +35,7 @@ from symgrad.schedule.nest import (
     identity_index,
     offset_of,
 )
+from symgrad.schedule.views import strided_view
 
 SEGMENT = 2048
 """Nodes of straight-line code per kernel; longer programs are cut, so that compile time stays linear."""
@@ -47,8 +49,11 @@ SHORT = 4
 MAX_REPEATED = 4
 """At how many different indices a nest may compute the same value."""
 
+REUSED = 24.0
+"""Cost of one element, in additions, that storing a value must save where as much is read anyway."""
+
 DEAR = 40.0
-"""Cost of one element, in additions, above which a value used in several nests is stored."""
+"""Cost of one element, in additions, that storing it must save where little is read instead."""
 
 
 class Loops:
@@ -77,6 +82,10 @@ class Loops:
         if item.axis == -1 or not axes or item.axis in axes:
             return True
         return can_share([*self.items, item]) and shares_work(self.items, item, self.loaded)
+
+    def part(self, items: list[Item]) -> Loops:
+        """A nest that produces some of the items only."""
+        return Loops(items, self.loaded, self.segment)
 
     def build(self) -> Nest:
         """The nest in index form."""
@@ -122,7 +131,26 @@ class Routine:
         return f"routine {self.target.op.name}({operands}) -> %{self.target.number}"
 
 
-Step = Loops | Product | Iteration | Routine
+class Stream:
+    """Loops and products over the same rows, run one block of rows after the other.
+
+    Attributes
+    ----------
+    rows, block : int
+        Rows in all and in a block.
+    steps : list of Loops or Product
+    """
+
+    def __init__(self, rows: int, block: int, steps: list[Loops | Product]) -> None:
+        self.rows = rows
+        self.block = block
+        self.steps = steps
+
+    def __repr__(self) -> str:
+        return f"stream of {self.rows} rows, {self.block} at a time: {len(self.steps)} steps"
+
+
+Step = Loops | Product | Iteration | Routine | Stream
 
 
 class Schedule:
@@ -147,7 +175,10 @@ class Schedule:
     def text(self) -> str:
         """The schedule, a line per step."""
         lines = [f"inputs: {', '.join(f'%{n.number}' for n in self.graph.nodes if n.input >= 0)}"]
-        lines += [f"{place:3d}  {step!r}" for place, step in enumerate(self.steps)]
+        for place, step in enumerate(self.steps):
+            lines.append(f"{place:3d}  {step!r}")
+            if isinstance(step, Stream):
+                lines += [f"       {inner!r}" for inner in step.steps]
         return "\n".join(lines)
 
 
@@ -281,26 +312,37 @@ class _Storage:
         self._bound_repetition(computed, users, cost)
         for n in computed:
             inline = n.op.family == "elementwise" or is_short_sum(n)
-            if n.users > 1 and cost[n.number] >= DEAR and inline:
+            if n.users > 1 and inline:
                 scopes = {self._scope(u) for u in users.get(n.number, ())}
-                dear = len(scopes) > 1 and self._work(n) >= DEAR
+                again = len(scopes) - 1
+                if again * cost[n.number] < REUSED:
+                    continue
+                work, read = self._work(n)
+                dear = again * work >= (REUSED if read >= n.size else DEAR)
                 if dear and (long or not self._serves_one_nest(n, users)):
                     self.store(n)
 
-    def _work(self, root: Node) -> float:
-        """The cost of an element of `root`, shared parts counted once, as far as it matters."""
+    def _work(self, root: Node) -> tuple[float, int]:
+        """The cost of an element of `root`, shared parts counted once, as far as it matters.
+
+        Also how many elements there are in the buffers that it is computed from.
+        """
         total = 0.0
+        read = 0
         seen: set[int] = set()
         stack = [root]
         while stack and total < 4 * DEAR:
             n = stack.pop()
-            if n.number in seen or n.input >= 0 or (n is not root and self.is_loaded(n)):
+            if n.number in seen:
                 continue
             seen.add(n.number)
+            if n.input >= 0 or (n is not root and self.is_loaded(n)):
+                read += n.size
+                continue
             if n.op.family == "elementwise":
                 total += n.op.cost
             stack.extend(n.args)
-        return total
+        return total, read
 
     def _bound_repetition(
         self, computed: list[Node], users: dict[int, list[Node]], cost: dict[int, float]
@@ -324,11 +366,21 @@ class _Storage:
                 self.store(n)
             times[n.number] = 1 if self.is_loaded(n) else total
 
+    def _store_operand(self, a: Node) -> None:
+        """Store a product's operand; if it is a reshaped value, that value, which others may read."""
+        base = a
+        while base.op.keeps_order and base.args:
+            base = base.args[0]
+        if base.op.family == "elementwise":
+            self.store(base)
+        if strided_view(a, self.is_loaded) is None:
+            self.store(a)
+
     def _scope(self, user: Node) -> Any:
         """What tells apart users that cannot share a nest."""
         if user.op.family in ("reduce", "cumulative", "contract", "library", "region"):
             return user.number
-        return user.shape
+        return user.shape, self.level[user.number]
 
     def _serves_one_nest(self, n: Node, users: dict[int, list[Node]]) -> bool:
         """Whether all that needs `n` are reductions that one nest can compute, and store it if asked for."""
@@ -347,8 +399,10 @@ class _Storage:
         if family in ("contract", "library", "region") or (family == "index" and not n.op.reads):
             if not n.op.writes and not is_vector_product(n):
                 for a in n.args:
-                    if family != "contract" or strided_view(a, self.is_loaded) is None:
+                    if family != "contract":
                         self.store(a)
+                    elif strided_view(a, self.is_loaded) is None:
+                        self._store_operand(a)
             return
         if n.op.keeps_order:
             a = n.args[0]
@@ -366,45 +420,8 @@ class _Storage:
             again = _times_repeated(a.shape, n.shape)
             if cost.get(a.number, 0.0) < 4.0:
                 continue
-            if again >= 4 or (again > 1 and (again - 1) * self._work(a) >= DEAR):
+            if again >= 4 or (again > 1 and (again - 1) * self._work(a)[0] >= DEAR):
                 self.store(a)
-
-
-def strided_view(
-    n: Node, loaded: Callable[[Node], bool]
-) -> tuple[Node, int, tuple[int, ...]] | None:
-    """A node as a strided view of one stored buffer, if its movements are affine."""
-    index = identity_index(len(n.shape))
-    node = n
-    flat = False
-    while not (node.input >= 0 or loaded(node)):
-        if node.op.family != "movement" or node.op.bounded or node.op.pieces:
-            return None
-        a = node.args[0]
-        if node.op.keeps_order:
-            pairs = None if flat else split_map(a.shape, node.shape)
-            if flat:
-                pass
-            elif pairs is None:
-                index = (offset_of(index, node.shape),)
-                flat = True
-            else:
-                forms = []
-                for terms in pairs:
-                    form = ZERO
-                    for axis, factor in terms:
-                        form = form + index[axis] * factor
-                    forms.append(form)
-                index = tuple(forms)
-        elif flat:
-            return None
-        else:
-            moved = node.op.index(list(index), a, **node.attributes())  # type: ignore[attr-defined]
-            index = tuple(f if isinstance(f, Affine) else Affine(int(f)) for f in moved)
-        node = a
-    offset = index[0] if flat else offset_of(index, node.shape)
-    strides = tuple(offset.coefficient(d) for d in range(len(n.shape)))
-    return node, offset.const, strides
 
 
 def _items(n: Node) -> list[Item]:

@@ -22,6 +22,7 @@ from symgrad.schedule.program import (
     Product,
     Schedule,
     Step,
+    Stream,
     has_buffer,
     is_strided_embedding,
 )
@@ -52,6 +53,10 @@ class Straight(Loops):
         kept.sort(key=lambda item: -len(item.domain))
         super().__init__(kept, members[0].loaded, members[0].segment)
         self.inside = inside
+
+    def part(self, items: list[Item]) -> Loops:
+        """Straight-line code for some of the items only."""
+        return Straight([super().part(items)], self.inside)
 
     def build(self) -> Nest:
         """The code in index form, marked as straight."""
@@ -89,6 +94,8 @@ class _Step:
             if _may_join(step) and not positioned:
                 self.size = max((item.domain[0] for item in step.items if item.domain), default=1)
             return
+        if isinstance(step, Stream):
+            raise TypeError("steps are joined before streams are made of them")
         operands = [o[0] for o in step.operands] if isinstance(step, Product) else step.operands
         targets = step.targets if isinstance(step, Iteration) else [step.target]
         self.reads = {n.number for n in operands}

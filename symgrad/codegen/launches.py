@@ -1,0 +1,204 @@
+"""The launches of a stream: slots and numbers for its inner kernels, and what surrounds them.
+
+Start reading at `stream_launches`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from symgrad.codegen import gemm
+from symgrad.codegen.blockwise import BlockRun, Inner
+from symgrad.codegen.gemm_library import host_shape
+from symgrad.codegen.kernels import Kernel, emitted_kernel
+from symgrad.codegen.layout import LANES, Layout
+from symgrad.codegen.plan import Launch
+from symgrad.codegen.stream import Fit, Streamed, Task
+from symgrad.codegen.stream_sums import MERGED, emit_fill, emit_lane_fold, emit_merge
+from symgrad.schedule.canonical import Node
+from symgrad.schedule.program import Product
+
+SCRATCH = -1
+"""The number under which a table of slots has the program's scratch memory."""
+
+
+class Launches(NamedTuple):
+    """Launches in order, and what must live as long as they do."""
+
+    launches: list[Launch]
+    keep: list[object]
+
+
+def loop_arguments(layout: Layout, slots: Mapping[int, int]) -> tuple[int, ...]:
+    """The launch arguments of a nest's kernel, with slots by number of a buffer."""
+    arguments = []
+    for p in layout.parameters:
+        if p is None:
+            arguments.append(slots[SCRATCH])
+        elif isinstance(p, Node):
+            arguments.append(slots[p.number])
+        else:
+            arguments.append(p)
+    return tuple(arguments)
+
+
+def stream_launches(
+    streamed: Streamed, compiled: Mapping[int, Kernel], slots: Mapping[int, int], count: int
+) -> Launches:
+    """A stream: one launch over chunks of rows, and a join of the units of each sum.
+
+    Parameters
+    ----------
+    streamed : Streamed
+    compiled : mapping of int to Kernel
+        By ``id`` of a layout.
+    slots : mapping of int to int
+        Of the program's own buffers.
+    count : int
+        Slots of the whole program; those of the stream come after.
+    """
+    return _StreamAssembly(streamed, compiled, slots, count).launches()
+
+
+class _StreamAssembly:
+    """Collects the inner kernels of a stream."""
+
+    def __init__(
+        self,
+        streamed: Streamed,
+        compiled: Mapping[int, Kernel],
+        slots: Mapping[int, int],
+        count: int,
+    ) -> None:
+        self.streamed = streamed
+        self.compiled = compiled
+        self.count = count
+        self.outer = slots
+        self.slots = dict(slots)
+        # In the stream the slot of a sum holds the partial result of the chunk's unit.
+        for number in (*streamed.locals, *streamed.partials):
+            self.slots[number] = count
+            count += 1
+        self.before: list[Inner] = []
+        self.inside: list[Inner] = []
+        self.behind: list[Inner] = []
+        self.merges: list[Launch] = []
+        self.keep: list[object] = []
+        self.cost_ns = 0.0
+
+    def launches(self) -> Launches:
+        streamed = self.streamed
+        for task, fit in streamed.members:
+            if task.layout is not None:
+                self._add_loops(task.layout)
+            else:
+                self._add_product(task, fit)
+        block = streamed.block
+        local_rows = []
+        for number, node in streamed.locals.items():
+            rows = block * (node.size // streamed.rows) if number in task_rows(streamed) else 0
+            step = rows * node.dtype.itemsize
+            local_rows.append((self.slots[number], streamed.places[number], step))
+        parts = []
+        for number, node in streamed.partials.items():
+            unit_bytes = node.shape[1] * node.dtype.itemsize
+            parts.append((self.slots[number], self.outer[node.number], unit_bytes))
+        run = BlockRun(
+            self.count, -(-streamed.rows // block), streamed.span, streamed.local_bytes,
+            local_rows, parts, self.before, self.inside, self.behind,
+        )  # fmt: skip
+        self.keep.append(run)
+        return Launches([run.launch(int(self.cost_ns)), *self.merges], self.keep)
+
+    def _kernel(self, emit: Callable[..., None], *what: object) -> int:
+        kernel = emitted_kernel(emit, *what)
+        self.keep.append(kernel)
+        return kernel.address
+
+    def _product_kernel(self, kind: str, made: gemm.GemmLaunch) -> int:
+        address, library = gemm.kernel_for(kind, made)
+        self.keep.append(library)
+        return address
+
+    def _add_loops(self, layout: Layout) -> None:
+        kernel = self.compiled[id(layout)]
+        self.keep.append(kernel)
+        self.inside.append(Inner(kernel.address, loop_arguments(layout, self.slots)))
+        self.cost_ns += layout.cost_ns
+        if not layout.resumed:
+            return
+        begun = set()
+        for output in layout.nest.outputs:
+            target = output.target
+            if not output.combine or target.number in begun:
+                continue
+            begun.add(target.number)
+            element = target.dtype.kind
+            state = self.slots[layout.states[target.number].number]
+            fill = self._kernel(emit_fill, output.combine, element, output.identity)
+            self.before.append(Inner(fill, (state, target.size)))
+            strides = (target.size, 1) if layout.mode == "outer" else (1, LANES)
+            numbers = (state, self.slots[target.number], target.size, *strides)
+            self.behind.append(
+                Inner(self._kernel(emit_lane_fold, output.combine, element), numbers)
+            )
+            self._add_merge(target, output.combine)
+
+    def _add_merge(self, target: Node, combine: str) -> None:
+        partial = self.streamed.partials[target.number]
+        units, stride = partial.shape
+        address = self._kernel(emit_merge, combine, target.dtype.kind)
+        slots = self.outer[partial.number], self.outer[target.number]
+        extent = -(-target.size // MERGED)
+        cost = units * target.size // 4
+        self.merges.append(Launch(address, (*slots, units, target.size, stride), extent, cost))
+
+    def _add_product(self, task: Task, fit: Fit) -> None:
+        step = task.step
+        assert isinstance(step, Product)
+        streamed = self.streamed
+        rows, block = streamed.rows, streamed.block
+        kind = step.target.dtype.kind
+        _, m, n = step.target.shape
+        (a, a_offset, (_, a_row, a_k)), (b, b_offset, (_, b_k, b_n)) = step.operands
+        slots = self.slots[a.number], self.slots[b.number], self.slots[step.target.number]
+
+        def planned(made: gemm.GemmLaunch) -> tuple[int, ...]:
+            return made.arguments(*slots, a_offset, b_offset)
+
+        packs = b_n != 1
+        shape = host_shape(kind)
+        tiles = gemm.BLOCK_TILES * shape.rows
+        if not fit.sums:
+            cut = gemm.Blocking(packs, tiles, gemm.BLOCK_VECTORS, block, n, block)
+            made = gemm.gemm_plan(
+                kind, 1, m, n, step.k, (0, a_row, a_k), (0, b_k, b_n), (0, n, 1), cut
+            )
+            self.inside.append(Inner(self._product_kernel(kind, made), planned(made)))
+            self.cost_ns += made.cost_ns
+            return
+        partial = streamed.partials[step.target.number]
+        fill = self._kernel(emit_fill, "add", kind, 0.0)
+        filled = self.slots[step.target.number], partial.shape[1] // LANES
+        self.before.append(Inner(fill, filled))
+        cut = gemm.Blocking(packs, tiles, gemm.BLOCK_VECTORS, m, n, m)
+
+        # The blocks are entries of a batch that all go on with the one result.
+        def of_length(length: int) -> gemm.GemmLaunch:
+            left, right = (block * a_k, a_row, a_k), (block * b_k, b_k, b_n)
+            return gemm.gemm_plan(
+                kind, -(-rows // block), m, n, length, left, right, (0, n, 1), cut, True
+            )
+
+        made = of_length(block)
+        rest = rows % block
+        last = planned(of_length(rest)) if rest else None
+        self.inside.append(Inner(self._product_kernel(kind, made), planned(made), last))
+        self.cost_ns += made.cost_ns
+        self._add_merge(step.target, "add")
+
+
+def task_rows(streamed: Streamed) -> set[int]:
+    """Numbers of the locals that hold rows, not lanes."""
+    return {number for task, _ in streamed.members for number in task.writes}
