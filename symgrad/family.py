@@ -42,6 +42,7 @@ from symgrad.dtypes import DType
 from symgrad.expr import Expr
 from symgrad.op import INTERNING, REGISTRY, STATE, Op, cast_to, constant, number_node, record
 from symgrad.sample import Case
+from symgrad.template import expanded
 
 RULES = ("partials", "select", "adjoint", "vjp", "nodiff")
 COMPOSITES: dict[str, Composite] = {}
@@ -136,10 +137,16 @@ class Elementwise(Op):
     """torch's names of the operands."""
     parts: ClassVar[Callable[..., Any] | None] = None
 
-    # The short ways of the common calls, made when the op is declared. Whatever is unusual gets
-    # None from them and takes the long way of `__call__`.
+    # The short ways of the common calls. Whatever is unusual gets None from them and takes the long
+    # way of `__call__`.
     single: Callable[[Any], Expr | None]
     pair: Callable[[Any, Any], Expr | None]
+
+    def __init__(self) -> None:
+        short = self.accepts not in ("bool", "integer", "complex")
+        short = short and not self.conditions and not self.attributes
+        self.single = _short_way_of_one(self) if short and self.arity == 1 else _no_short_way
+        self.pair = _short_way_of_two(self) if short and self.arity == 2 else _no_short_way
 
     def __call__(self, *args: Any, **attrs: Any) -> Expr:
         if not attrs:
@@ -421,7 +428,10 @@ class Create(Op):
 
 
 class Composite:
-    """An op written with other ops: a function of expressions, with samples and a reference."""
+    """An op written with other ops: a function of expressions, with samples and a reference.
+
+    The function only records nodes; what it has to check of values is done by `check`.
+    """
 
     def __init__(
         self,
@@ -430,10 +440,12 @@ class Composite:
         samples: Sequence[Case],
         errors: Sequence[Case],
         aliases: tuple[str, ...] = (),
+        check: Callable[..., None] | None = None,
     ) -> None:
         self.name = function.__name__
         self.aliases = aliases
         self.function = function
+        self.check = check
         self.ref = ref
         self.samples = samples
         self.errors = errors
@@ -441,7 +453,9 @@ class Composite:
         self.__wrapped__ = function
 
     def __call__(self, *args: Any, **attrs: Any) -> Any:
-        return self.function(*args, **attrs)
+        if self.check is not None:
+            self.check(*args, **attrs)
+        return expanded(self.function, args, attrs)
 
     def __repr__(self) -> str:
         return f"<composite {self.name}>"
@@ -488,12 +502,6 @@ def op(cls: type) -> Any:
     if name in REGISTRY:
         raise TypeError(f"{name}: declared twice")
     instance = cls()
-    if isinstance(instance, Elementwise):
-        short = instance.accepts not in ("bool", "integer", "complex")
-        short = short and not instance.conditions and not instance.attributes
-        one, two = short and instance.arity == 1, short and instance.arity == 2
-        instance.single = _short_way_of_one(instance) if one else _no_short_way
-        instance.pair = _short_way_of_two(instance) if two else _no_short_way
     REGISTRY[name] = instance
     return instance
 
@@ -504,6 +512,7 @@ def composite(
     samples: Sequence[Case],
     errors: Sequence[Case] = (),
     aliases: tuple[str, ...] = (),
+    check: Callable[..., None] | None = None,
 ) -> Callable[[Callable[..., Any]], Composite]:
     """Register a function of expressions as an op written with others.
 
@@ -514,12 +523,14 @@ def composite(
     samples, errors : sequence of Case
     aliases : tuple of str
         Further names of the same function.
+    check : callable, optional
+        Called with the arguments first, to refuse values that the function cannot take.
     """
 
     def declare(function: Callable[..., Any]) -> Composite:
         if not function.__doc__:
             raise TypeError(f"{function.__name__}: a composite needs a docstring")
-        made = Composite(function, ref, samples, errors, aliases)
+        made = Composite(function, ref, samples, errors, aliases, check)
         if made.name in COMPOSITES or made.name in REGISTRY:
             raise TypeError(f"{made.name}: declared twice")
         COMPOSITES[made.name] = made

@@ -98,19 +98,26 @@ def rewrap(result: Any) -> Any:
 
 def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     """Apply a function of nodes to tensors."""
-    nodes = [a.expr() if isinstance(a, Tensor) else unwrap(a) for a in args]
+    nodes: list[Any] = []
+    shared = False
+    for a in args:
+        if isinstance(a, Tensor):
+            family = a._family
+            nodes.append(a._node if family is None and not ACTIVE else a.expr())
+            shared = shared or (family is not None and family.storage.outside is not None)
+        else:
+            nodes.append(unwrap(a))
     named = {k: unwrap(v) for k, v in kwargs.items()} if kwargs else kwargs
     STATE.checked = False
     made = function(*nodes, **named)
-    if isinstance(made, Expr) and made.requires_grad:
-        for n in nodes:
-            if made is n:
-                made = clone(made)
-                break
-    result = rewrap(made)
-    if STATE.checked and not STATE.tracing:
+    if isinstance(made, Expr):
+        if made.requires_grad and made in nodes:
+            made = clone(made)
+        result: Any = wrap(made)
+    else:
+        result = rewrap(made)
+    if shared or STATE.checked:
         run_now(result)
-    run_if_shared(args, result)
     return result
 
 

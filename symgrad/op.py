@@ -33,7 +33,8 @@ class _State(threading.local):
     """Per-thread recording state.
 
     Grad mode; whether a compiled function is being traced; whether a node was recorded that can
-    fail on values (reset by the caller who asks); the capture of the function being traced; how
+    fail on values, and whether a value was looked at to make one (both reset by the caller who asks);
+    the capture of the function being traced; how
     many levels of dual numbers are open; the table that interns calculus' own nodes; whether nodes
     are recorded as they are written, without accuracy rules.
     """
@@ -41,6 +42,7 @@ class _State(threading.local):
     grad = True
     tracing = False
     checked = False
+    looked = False
     capture: Any = None
     dual_levels = 0
     table: dict[Any, Expr] | None = None
@@ -146,6 +148,7 @@ def value_of(x: Expr) -> np.ndarray | None:
     """
     if _look is None:
         raise RuntimeError("value_of: no runtime is loaded; import symgrad")
+    STATE.looked = True
     return _look(x)
 
 

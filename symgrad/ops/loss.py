@@ -201,8 +201,33 @@ def _class_axis(x: Expr) -> int:
     return 0 if x.ndim == 1 else 1
 
 
-def _checked_classes(name: str, x: Expr, target: Expr, weight: Expr | None, ignored: int) -> None:
-    """Refuse targets that do not fit, in torch's words."""
+def _class_check(name: str) -> Callable[..., None]:
+    """What refuses targets that are no classes of the input, in torch's words."""
+
+    def check(
+        input: Expr,
+        target: Expr,
+        weight: Any = None,
+        size_average: Any = None,
+        ignore_index: int = -100,
+        *_: Any,
+        **__: Any,
+    ) -> None:
+        if target.dtype.category != 1 or not input.ndim:
+            return
+        classes = input.shape[_class_axis(input)]
+        value = value_of(target)
+        if value is None or not value.size or (value.min() >= 0 and value.max() < classes):
+            return
+        bad = value[((value < 0) | (value >= classes)) & (value != ignore_index)]
+        if bad.size:
+            raise IndexError(f"{name}: Target {bad.reshape(-1)[0]} is out of bounds.")
+
+    return check
+
+
+def _fitting_classes(name: str, x: Expr, target: Expr, weight: Expr | None) -> None:
+    """Refuse targets and weights whose shapes do not fit, in torch's words."""
     axis = _class_axis(x)
     classes = x.shape[axis] if x.ndim else 0
     if not x.ndim >= 1 or (*x.shape[:axis], *x.shape[axis + 1 :]) != target.shape:
@@ -220,11 +245,6 @@ def _checked_classes(name: str, x: Expr, target: Expr, weight: Expr | None, igno
             f"{name}: weight tensor should be defined either for all {classes} classes or no classes "
             f"but got weight tensor of shape: {list(weight.shape)}"
         )
-    value = value_of(target)
-    if value is not None and value.size:
-        bad = value[((value < 0) | (value >= classes)) & (value != ignored)]
-        if bad.size:
-            raise IndexError(f"{name}: Target {bad.reshape(-1)[0]} is out of bounds.")
 
 
 def _along_classes(v: Expr, x: Expr) -> Expr:
@@ -311,6 +331,7 @@ _CLASS_ERRORS = (
         Case(T(2, 3, 2), np.array([[0, 2], [1, 1]]), ignore_index=1),
     ),
     errors=_CLASS_ERRORS,
+    check=_class_check("nll_loss"),
 )
 def nll_loss(
     input: Expr,
@@ -327,7 +348,7 @@ def nll_loss(
             f"nll_loss: expected target dtype to be Long or Byte, but got {target.dtype!r}; "
             "convert with .to(symgrad.int64)"
         )
-    _checked_classes("nll_loss", input, target, weight, ignore_index)
+    _fitting_classes("nll_loss", input, target, weight)
     way = _way(reduction, size_average, reduce)
     return _class_loss(input, target, weight, ignore_index, way, 0.0)
 
@@ -380,6 +401,7 @@ def _ref_cross_entropy(
             match="ignore_index is not supported for floating point",
         ),
     ),
+    check=_class_check("cross_entropy"),
 )
 def cross_entropy(
     input: Expr,
@@ -409,7 +431,7 @@ def cross_entropy(
             f"cross_entropy: expected target dtype to be Long or Byte, but got {target.dtype!r}; give "
             "class numbers, or probabilities in the input's shape"
         )
-    _checked_classes("cross_entropy", input, target, weight, ignore_index)
+    _fitting_classes("cross_entropy", input, target, weight)
     logp = log_softmax(input, _class_axis(input))
     return _class_loss(logp, target, weight, ignore_index, way, label_smoothing)
 

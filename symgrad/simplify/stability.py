@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from symgrad import template
 from symgrad.expr import Expr
 from symgrad.op import CONSTANT, REGISTRY
 from symgrad.ops.alias import head
@@ -170,6 +171,7 @@ def set_enabled(enabled: bool) -> None:
         REGISTRY[name].rewrites = rules if enabled else ()
     for name, anchor in ANCHORS.items():
         REGISTRY[name].anchor = anchor if enabled else None
+    template.forget()
 
 
 def is_enabled() -> bool:
