@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from symgrad.codegen.combine import ONE, Combine, State, UnitTree
 from symgrad.codegen.ir import Val, constant
 from symgrad.codegen.layout import LANES, UNIT
-from symgrad.codegen.reduction import ONE, UNITS, Combine, Reduction, State, UnitTree
+from symgrad.codegen.reduction import UNITS, Reduction
 
 CHUNKS, TURNS, COLUMNS = -3000, -4000, -5000
 """Loop variables besides the nest's axes."""

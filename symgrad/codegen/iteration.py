@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from symgrad.codegen.combine import Combine, fold
 from symgrad.codegen.ir import Function, Module, Val, constant, lanes
 from symgrad.codegen.layout import FUNCTION_COST, LANES, MAX_INLINED
 from symgrad.codegen.loops import ARGUMENTS, Loop
 from symgrad.codegen.lowering import Lowering
-from symgrad.codegen.reduction import Combine, fold
 from symgrad.dtypes import DType, uint8
 from symgrad.schedule.canonical import Node
 from symgrad.schedule.iterate import Quantity, Steps

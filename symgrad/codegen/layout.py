@@ -55,6 +55,29 @@ PARTS_BYTES = 1 << 19
 """Room for what the chunks of a crossed nest leave to be joined: what a second-level cache holds."""
 
 
+SLOW = 5.0
+"""Cost from which an op that is no function keeps the divider busy."""
+
+MAX_KEPT = 6
+"""Values of the next vector that a loop may hold while it works on this one."""
+
+
+class Ahead(NamedTuple):
+    """How a loop's body is cut in two, the first part of the next vector beside the rest of this one.
+
+    Attributes
+    ----------
+    early, late : list of int
+        Instructions of either part; `early` begins with what stands outside the loop.
+    kept : list of int
+        Early ones that late ones or outputs need.
+    """
+
+    early: list[int]
+    late: list[int]
+    kept: list[int]
+
+
 class Crossing(NamedTuple):
     """Where an output along the cross axis of a nest keeps its partial results, in bytes of scratch.
 
@@ -139,6 +162,10 @@ class Layout:
         self._scratch: dict[int, int] = {}
         self._choose()
         self.peeled = self._is_peeled(functions)
+        self.ahead = self._cut() if self.peeled else None
+        if self.mode == "crossed" and self.ahead is None and avx512.enabled():
+            # Two vectors side by side, where the next one cannot be begun early.
+            self.width = 2 * LANES
         self.cost_ns = self._cost()
         if block is None:
             self.chunked = self.order[0] if self.order else NO_AXIS
@@ -194,10 +221,6 @@ class Layout:
     def _choose_crossed(self) -> None:
         """Lanes along the reduced axis that suits the reads, rows of the other one after another."""
         self.mode = "crossed"
-        # One vector is a long chain of operations that wait for each other; the processor does not
-        # see far enough ahead to begin the next one, unless both stand side by side.
-        if avx512.enabled():
-            self.width = 2 * LANES
         both = (self.axis, self.cross)
         self.vector = self.axis = max(both, key=lambda a: (self._score(a), a))
         self.cross = sum(both) - self.axis
@@ -226,6 +249,30 @@ class Layout:
         """Whether whole vectors get a loop without masks: where that makes little code more."""
         along_lanes = self.mode in ("inner", "crossed")
         return along_lanes and self.inline and not functions and len(self.nest.insts) <= MAX_PEELED
+
+    def _cut(self) -> Ahead | None:
+        """Where to cut the body, if it divides: after the divisions that depend on none."""
+        insts = self.nest.insts
+        if any(inst.guard >= 0 or inst.kind == "inside" for inst in insts) or self.nest.dynamic:
+            return None
+        varies = [self.nest.varies(number, self.axis) for number in range(len(insts))]
+        divides: list[bool] = []
+        needed: set[int] = set()
+        for number, inst in enumerate(insts):
+            slow = inst.op is not None and inst.op.cost >= SLOW and varies[number]
+            later = any(divides[a] for a in inst.args)
+            if slow and not later:
+                needed.add(number)
+            divides.append(slow or later)
+        for number in range(len(insts) - 1, -1, -1):
+            if number in needed:
+                needed.update(insts[number].args)
+        early = [k for k in range(len(insts)) if k in needed or not varies[k]]
+        late = [k for k in range(len(insts)) if varies[k] and k not in needed]
+        used = {a for k in late for a in insts[k].args}
+        used.update(k for output in self.nest.outputs for k in output.insts)
+        kept = [k for k in early if varies[k] and k in used]
+        return Ahead(early, late, kept) if needed and late and len(kept) <= MAX_KEPT else None
 
     def _score(self, axis: int) -> float:
         """How well lanes along `axis` use memory: consecutive good, strided bad."""

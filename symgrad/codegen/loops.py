@@ -101,13 +101,15 @@ class LoopEmitter:
         self.sections: list[Section] = []
         self.variables: dict[int, Val] = {}
         self.depth_of: dict[int, int] = {}
-        self.values: list[Val] = []
-        self.levels: list[int] = []
+        # Of the instructions: their values, and the levels of the loops where they stand.
+        self.values: dict[int, Val] = {}
+        self.levels: dict[int, int] = {}
         self._bases: dict[int, Val] = {}
         self._parameters: dict[int, Val] = {}
         self._offsets: dict[Any, tuple[Val, int]] = {}
         # Lanes that take part; None means all of them.
         self.lane_mask: Val | None = None
+        # The level of the first body; what stands outside it serves every other body too.
         self._innermost = 0
 
     # -- parameters and memory --------------------------------------------------------
@@ -204,17 +206,14 @@ class LoopEmitter:
 
     # -- instructions -----------------------------------------------------------------
 
-    def instructions(self) -> None:
-        """Emit every instruction, each in the outermost loop where it can stand.
+    def instructions(self, chosen: Sequence[int] | None = None) -> None:
+        """Emit instructions, all or those chosen, each in the outermost loop where it can stand.
 
         For a second loop over the same axis, those of the first are emitted again.
         """
-        done, levels = self.values, self.levels
-        self.values, self.levels = [], []
-        for number, inst in enumerate(self.nest.insts):
-            if done and levels[number] < self._innermost:
-                self.values.append(done[number])
-                self.levels.append(levels[number])
+        for number in range(len(self.nest.insts)) if chosen is None else chosen:
+            inst = self.nest.insts[number]
+            if number in self.values and self.levels[number] < self._innermost:
                 continue
             if inst.kind == "load":
                 value, level = self._load(number, inst)
@@ -226,9 +225,9 @@ class LoopEmitter:
                 value, level = self._inside(number, inst)
             else:
                 value, level = self._operation(inst)
-            self.values.append(value)
-            self.levels.append(level)
-        self._innermost = len(self.sections) - 1
+            self.values[number], self.levels[number] = value, level
+        if not self._innermost:
+            self._innermost = len(self.sections) - 1
 
     def _operation(self, inst: Inst) -> tuple[Val, int]:
         assert inst.op is not None
@@ -381,10 +380,14 @@ class LoopEmitter:
         may have nothing to do is to be `guarded`.
         """
         loop = Loop(self.f, axis, start, end, step, first, guarded)
-        self.variables[axis] = loop.iv
+        self.enter(axis, loop.iv)
+        return loop
+
+    def enter(self, axis: int, position: Val) -> None:
+        """From here on, instructions that depend on an axis stand here and are at this position."""
+        self.variables[axis] = position
         self.sections.append(self.f.section())
         self.depth_of[axis] = len(self.sections) - 1
-        return loop
 
     def close(self, loop: Loop, later: Sequence[Val] = ()) -> list[Val]:
         """End a loop, passing on what it carries; returns the last values of that."""

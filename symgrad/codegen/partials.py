@@ -7,10 +7,10 @@
 
 from __future__ import annotations
 
+from symgrad.codegen.combine import ONE, Combine, State, UnitTree
 from symgrad.codegen.ir import Function, Module, constant, lanes
 from symgrad.codegen.layout import LANES, UNIT
 from symgrad.codegen.lowering import Lowering
-from symgrad.codegen.reduction import ONE, Combine, State, UnitTree
 
 FOLD_WIDTH = LANES // 2
 """Columns per vector of `emit_fold`."""
