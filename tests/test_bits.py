@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import symgrad as sg
 from symgrad import dtypes
 from symgrad.op import input_node
 from symgrad.ops.arithmetic import where
@@ -174,3 +175,26 @@ def test_second_derivatives_have_the_same_bits_in_parts(subject, number):
 @pytest.mark.parametrize(("subject", "number"), SMOOTH, ids=name_of)
 def test_all_second_derivatives_have_the_same_bits_in_parts(subject, number):
     check_second_derivatives(subject, number)
+
+
+@pytest.mark.parametrize("length", [1, 7, 8, 15, 16, 17, 31, 32, 33, 48, 384, 389, 1000])
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_sums_of_quotients_of_any_length(length, dtype):
+    """Compiled, whole vectors go through a loop of their own that divides ahead; looked at, not."""
+    rng = np.random.default_rng(length)
+    x, y = (rng.uniform(0.5, 2.0, (3, length)).astype(dtype) for _ in range(2))
+
+    def program(x, y):
+        r = 1.0 / (x * x + y * y)
+        q = y / (r + 1.0).sqrt()
+        return (r * (r - 1.0) * q).sum(1), (r * x).amax(1), q, (1.0 / q).sum(0)
+
+    compiled = sg.compile(program)(x, y)
+    eager = program(sg.tensor(x), sg.tensor(y))
+    r = 1.0 / (x.astype(np.float64) ** 2 + y.astype(np.float64) ** 2)
+    q = y / np.sqrt(r + 1.0)
+    expected = (r * (r - 1.0) * q).sum(1), (r * x).max(1), q, (1.0 / q).sum(0)
+    tolerance = 1e-13 if dtype is np.float64 else 2e-5
+    for found, looked, value in zip(compiled, eager, expected, strict=True):
+        np.testing.assert_array_equal(found, looked.numpy())
+        np.testing.assert_allclose(found, value, rtol=tolerance, atol=tolerance)
