@@ -7,11 +7,11 @@ at `emit_merge`.
 
 from __future__ import annotations
 
+from symgrad.codegen.combine import Combine, State, UnitTree
 from symgrad.codegen.gemm_tile import counted
 from symgrad.codegen.ir import Function, Module, Val, constant, lanes
 from symgrad.codegen.layout import LANES
 from symgrad.codegen.lowering import Lowering
-from symgrad.codegen.reduction import Combine, State, UnitTree
 
 ARGUMENTS = [("slots", "ptr", 1), ("args", "ptr", 1), ("lo", "i64", 1), ("hi", "i64", 1)]
 
