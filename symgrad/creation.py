@@ -11,7 +11,8 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.interface import call
-from symgrad.ops import create
+from symgrad.op import STATE
+from symgrad.ops import create, movement
 from symgrad.storage import Storage
 from symgrad.tensor import Tensor, from_array
 
@@ -144,6 +145,9 @@ def _shape(size: Sequence[Any]) -> tuple[int, ...]:
 def _filled(
     shape: tuple[int, ...], value: Any, dtype: DType, requires_grad: bool, name: str | None
 ) -> Tensor:
+    if STATE.tracing and not requires_grad and name is None:
+        # Within a compiled function a formula and no array, which would be one of its inputs.
+        return Tensor(movement.full(value, shape, dtype))
     return from_array(np.full(shape, value, dtype.numpy), requires_grad, name)
 
 

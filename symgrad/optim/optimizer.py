@@ -14,13 +14,15 @@ from copy import deepcopy
 from functools import wraps
 from typing import Any
 
+import numpy as np
+
 from symgrad import dtypes
 from symgrad.autograd.grad_mode import enable_grad, no_grad
 from symgrad.autograd.hooks import RemovableHandle, added
 from symgrad.creation import tensor
-from symgrad.op import STATE
+from symgrad.op import STATE, value_of
 from symgrad.storage import title
-from symgrad.tensor import Tensor
+from symgrad.tensor import Tensor, from_array
 
 Closure = Callable[[], Any]
 State = dict[str, Any]
@@ -289,6 +291,7 @@ def kept(made: Tensor) -> Tensor:
     and writes it at each call.
     """
     if STATE.tracing:
+        made = from_array(np.array(value_of(made.expr())))
         made._node.serial = -abs(made._node.serial)
     return made
 
