@@ -14,6 +14,8 @@ from collections.abc import Iterable, Sequence
 from sys import getrefcount
 from typing import Any
 
+import numpy as np
+
 from symgrad.dtypes import float64
 from symgrad.expr import Expr
 from symgrad.op import CONSTANT, INPUT
@@ -35,9 +37,32 @@ def behind(roots: Iterable[Expr], through: bool) -> list[Expr]:
         serial = n.serial
         if serial not in found:
             found[serial] = n
-            if n.value is None or (through and n.requires_grad and n.op is not INPUT):
+            if n.value is None:
+                if n.op.stacked is not None and _taken(n):
+                    continue
+                stack += n.args
+            elif through and n.requires_grad and n.op is not INPUT:
                 stack += n.args
     return [found[serial] for serial in sorted(found)]
+
+
+TAKEN_BYTES = 1 << 16
+"""Up to this size a slice of a known value is copied at once."""
+
+
+def _taken(n: Expr) -> bool:
+    """Give a slice of a known value its own, if it is small and no derivative passes it.
+
+    Where it begins would else decide the code: each row of a table, each batch of a data set would
+    be scheduled anew.
+    """
+    source = n.args[0].value if n.args else None
+    if not isinstance(source, np.ndarray) or n.requires_grad:
+        return False
+    if n.size * n.dtype.itemsize > TAKEN_BYTES:
+        return False
+    n.value = np.array(n.op.ref(source, **n.attributes()), n.dtype.numpy, order="C")
+    return True
 
 
 class Structure:

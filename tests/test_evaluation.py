@@ -155,3 +155,49 @@ def test_an_operator_with_a_parameter_whose_memory_is_shared_runs_at_once():
     y = sg.tensor([1.0]) * w
     a[0] = 5.0
     assert y.item() == 1.0
+
+
+def test_rows_and_batches_share_a_program():
+    """Where a slice of known data begins decides no code."""
+    table = sg.tensor(np.arange(400.0).reshape(100, 4))
+    weight = sg.tensor(np.ones(4), requires_grad=True)
+    before = runtime.recipe_count()
+    for k in range(100):
+        assert (table[k] * 2.0).sum().item() == 2.0 * (16 * k + 6)
+    for k in range(0, 96, 8):
+        ((table[k : k + 8] @ weight) ** 2).mean().backward()
+    assert runtime.recipe_count() - before <= 4
+
+
+def test_a_slice_keeps_its_value_when_its_source_is_written():
+    source = sg.tensor(np.arange(6.0))
+    row = source[2:4] * 1.0
+    part = source[4:].clone()
+    assert row.sum().item() == 5.0
+    source.mul_(10.0)
+    np.testing.assert_array_equal(row, [2.0, 3.0])
+    np.testing.assert_array_equal(part, [4.0, 5.0])
+    np.testing.assert_array_equal(source[2:4], [20.0, 30.0])
+
+
+def test_training_in_batches_for_many_steps():
+    """Adam on batches cut from the data, against the same in NumPy: values of old steps stay out of it."""
+    rng = np.random.default_rng(3)
+    data, target = rng.normal(size=(96, 5)), rng.normal(size=96)
+    start = rng.normal(size=5)
+    x, y = sg.tensor(data), sg.tensor(target)
+    w = sg.tensor(start, requires_grad=True)
+    optimizer = sg.optim.Adam([w], lr=0.01)
+    plain, m, v = start.copy(), np.zeros(5), np.zeros(5)
+    for step in range(120):
+        k = 8 * (step % 12)
+        optimizer.zero_grad()
+        (sg.tanh(x[k : k + 8] @ w) - y[k : k + 8]).square().mean().backward()
+        optimizer.step()
+        a, b = data[k : k + 8], target[k : k + 8]
+        t = np.tanh(a @ plain)
+        g = a.T @ (2.0 * (t - b) * (1.0 - t * t)) / 8
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        scale = np.sqrt(1.0 - 0.999 ** (step + 1)) / (1.0 - 0.9 ** (step + 1))
+        plain -= 0.01 * scale * m / (np.sqrt(v) + 1e-8 * np.sqrt(1.0 - 0.999 ** (step + 1)))
+    np.testing.assert_allclose(w.detach(), plain, rtol=1e-9)

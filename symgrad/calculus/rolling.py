@@ -12,8 +12,8 @@ Structures:
   this turn, or in the one before (then it is carried), or comes from outside: the same for all
   turns, or another one for each (a sequence).
 
-Only the graph decides, not what is computed already: the same program is rolled alike wherever it
-runs. Start reading at `rolled`.
+A derivative is rolled through what is computed already, so the same program is rolled alike wherever
+it runs; values that no derivative passes are taken as they are. Start reading at `rolled`.
 """
 
 from __future__ import annotations
@@ -67,10 +67,12 @@ def rolled(roots: Sequence[Expr], kept: Container[int] = (), pending: bool = Fal
     """
     found = list(roots)
     while True:
-        tape = _tape(found, pending)
+        nodes = _behind(found, pending)
+        tape = [n for n in nodes if _is_on_tape(n, pending)]
         if len(tape) < LEAST_NODES:
             return found
-        stretch = _longest(tape, found, kept)
+        users = [n for n in nodes if not _is_on_tape(n, pending)]
+        stretch = _longest(tape, [*found, *[a for n in users for a in n.args]], kept)
         if stretch is None:
             return found
         with grad_mode(True):
@@ -105,16 +107,24 @@ def whole_turns(pending: Sequence[Expr], limit: int) -> list[Expr]:
     return []
 
 
-def _is_inner(n: Expr) -> bool:
-    return bool(n.args) and n.op is not INPUT
+def _behind(roots: Sequence[Expr], pending: bool) -> list[Expr]:
+    """The nodes behind some roots in creation order, no further than values that are taken as they are."""
+    return ancestors(roots, lambda n: bool(n.args) and _goes_on(n, pending))
 
 
-def _tape(roots: Sequence[Expr], pending: bool) -> list[Expr]:
-    """The nodes that are computed, or are numbers, behind some roots, in creation order."""
-    nodes = ancestors(roots, lambda n: bool(n.args) and not (pending and n.value is not None))
-    if pending:
-        return [n for n in nodes if (n.value is None and _is_inner(n)) or n.op is CONSTANT]
-    return [n for n in nodes if _is_inner(n) or n.op is CONSTANT]
+def _goes_on(n: Expr, pending: bool) -> bool:
+    """Whether a node is computed anew: if it has no value, or if a derivative passes it.
+
+    Other values must be taken as they are: memory behind them may have been used for newer ones.
+    """
+    return n.value is None or (not pending and n.requires_grad and n.op is not INPUT)
+
+
+def _is_on_tape(n: Expr, pending: bool) -> bool:
+    """Whether a node is computed, or a number."""
+    if n.op is CONSTANT:
+        return True
+    return bool(n.args) and n.op is not INPUT and _goes_on(n, pending)
 
 
 def _kinds(tape: Sequence[Expr]) -> np.ndarray:
@@ -163,8 +173,8 @@ def _runs(kinds: np.ndarray, period: int) -> list[tuple[int, int]]:
     return found
 
 
-def _longest(tape: list[Expr], roots: Sequence[Expr], kept: Container[int]) -> Stretch | None:
-    """The longest stretch that can be rolled."""
+def _longest(tape: list[Expr], used: Sequence[Expr], kept: Container[int]) -> Stretch | None:
+    """The longest stretch that can be rolled; `used` are the nodes that others use."""
     kinds = _kinds(tape)
     candidates = []
     for period in _periods(kinds):
@@ -178,7 +188,7 @@ def _longest(tape: list[Expr], roots: Sequence[Expr], kept: Container[int]) -> S
         # A turn that begins later may leave the last one incomplete.
         whole = turns if shift == 0 else turns - 1
         stretch = Stretch(tape, place, start + shift, period, whole)
-        if stretch.fits(roots, kept):
+        if stretch.fits(used, kept):
             return stretch
     return None
 
@@ -229,14 +239,14 @@ class Stretch:
         """The nodes at a place of every turn."""
         return self.tape[self.start + place : self.stop : self.period]
 
-    def fits(self, roots: Sequence[Expr], kept: Container[int]) -> bool:
+    def fits(self, used: Sequence[Expr], kept: Container[int]) -> bool:
         """Whether the turns are alike in what they use, and rolling pays."""
         for place in range(self.period):
             nodes = self.at(place)
             if any(id(n) in kept for n in nodes) or not self._same(place, nodes):
                 return False
-        self._find_exits(roots)
-        if len(self.exits) > MANY or not self.carried:
+        self._find_exits(used)
+        if not 0 < len(self.exits) <= MANY or not self.carried:
             return False
         small = all(n.size <= LARGEST for n in self.at_all())
         return small or self.period * self.turns >= LONG
@@ -298,10 +308,10 @@ class Stretch:
         known = self.sequences.setdefault(id(args[1]), args)
         return all(a is b for a, b in zip(known, args, strict=True))
 
-    def _find_exits(self, roots: Sequence[Expr]) -> None:
-        """Which nodes of the turns others use."""
+    def _find_exits(self, others: Sequence[Expr]) -> None:
+        """Which nodes of the turns others use, on the tape or off it."""
         inside = range(self.start, self.stop)
-        used = {id(r) for r in roots}
+        used = {id(n) for n in others}
         for k, n in enumerate(self.tape):
             if k not in inside:
                 used.update(map(id, n.args))
