@@ -145,8 +145,9 @@ def _shape(size: Sequence[Any]) -> tuple[int, ...]:
 def _filled(
     shape: tuple[int, ...], value: Any, dtype: DType, requires_grad: bool, name: str | None
 ) -> Tensor:
-    if STATE.tracing and not requires_grad and name is None:
-        # Within a compiled function a formula and no array, which would be one of its inputs.
+    if STATE.tracing and shape and not requires_grad and name is None:
+        # Within a compiled function a formula and no array, which would be one of its inputs. But a
+        # 0-d tensor is no number: rules treat numbers apart, and must not do so here alone.
         return Tensor(movement.full(value, shape, dtype))
     return from_array(np.full(shape, value, dtype.numpy), requires_grad, name)
 
