@@ -36,6 +36,9 @@ LEAST_NODES = 256
 
 LEAST_TURNS = 8
 
+MOST_LOOPS = 16
+"""Loops found in one graph, at most."""
+
 LARGEST = 16
 """Elements of a node, up to which a turn may run in registers."""
 
@@ -66,7 +69,7 @@ def rolled(roots: Sequence[Expr], kept: Container[int] = (), pending: bool = Fal
         The roots themselves where nothing was rolled.
     """
     found = list(roots)
-    while True:
+    for _ in range(MOST_LOOPS):
         nodes = _behind(found, pending)
         tape = [n for n in nodes if _is_on_tape(n, pending)]
         if len(tape) < LEAST_NODES:
@@ -78,6 +81,7 @@ def rolled(roots: Sequence[Expr], kept: Container[int] = (), pending: bool = Fal
         with grad_mode(True):
             old, new = stretch.replacements()
             found = batching.replaced(found, old, new)
+    return found
 
 
 def whole_turns(pending: Sequence[Expr], limit: int) -> list[Expr]:
