@@ -2,7 +2,7 @@
 
 Structures:
 
-* `Compiled`: what `compile` returns; callable, with `into`, `formula`, `schedule`, `llvm`, `asm`,
+* `Compiled`: what `compile` returns; callable, with `into`, `pointer`, `low_level`, `formula`, `schedule`, `llvm`, `asm`,
   `memory` and `report`.
 * `Trace`: one traced structure of arguments: input and output nodes, the captured tensors that
   are read at each call, and its program.
@@ -24,6 +24,7 @@ from symgrad import dtypes, runtime
 from symgrad.calculus.rolling import rolled
 from symgrad.expr import Expr
 from symgrad.locks import RenewedLock
+from symgrad.nesting import flatten, follow, nesting, unflatten
 from symgrad.op import CONSTANT, INPUT, STATE, grad_mode, input_node, record
 from symgrad.ops.random import key_array
 from symgrad.schedule.complex_parts import as_parts
@@ -34,63 +35,6 @@ if TYPE_CHECKING:
     from symgrad.codegen.measure import Memory, Report
 
 _LOCK = RenewedLock()
-
-
-class _Leaf:
-    """Place of a dynamic leaf in an argument tree."""
-
-    __slots__ = ("number",)
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Leaf) and other.number == self.number
-
-    def __hash__(self) -> int:
-        return hash(("leaf", self.number))
-
-
-def _flatten(value: Any, leaves: list[Any]) -> Any:
-    """A hashable description of a tree; dynamic leaves are appended to `leaves`."""
-    if isinstance(value, Tensor | np.ndarray | float | np.floating):
-        leaves.append(value)
-        return _Leaf(len(leaves) - 1)
-    if isinstance(value, complex | np.complexfloating):
-        leaves.append(np.array(value, np.complex128))
-        return _Leaf(len(leaves) - 1)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return ("named", type(value), *[_flatten(v, leaves) for v in value])
-    if isinstance(value, tuple):
-        return ("tuple", *[_flatten(v, leaves) for v in value])
-    if isinstance(value, list):
-        return ("list", *[_flatten(v, leaves) for v in value])
-    if isinstance(value, dict):
-        return ("dict", *[(k, _flatten(v, leaves)) for k, v in value.items()])
-    try:
-        hash(value)
-    except TypeError as error:
-        raise TypeError(
-            f"compile: an argument of type {type(value).__name__} is neither a tensor, array, number, "
-            "list, tuple or dict nor hashable; pass its parts"
-        ) from error
-    return ("static", type(value), value)
-
-
-def _unflatten(tree: Any, leaves: list[Any]) -> Any:
-    """The inverse of `_flatten`."""
-    if isinstance(tree, _Leaf):
-        return leaves[tree.number]
-    kind = tree[0]
-    if kind == "static":
-        return tree[2]
-    if kind == "named":
-        return tree[1](*[_unflatten(t, leaves) for t in tree[2:]])
-    if kind == "tuple":
-        return tuple(_unflatten(t, leaves) for t in tree[1:])
-    if kind == "list":
-        return [_unflatten(t, leaves) for t in tree[1:]]
-    return {k: _unflatten(t, leaves) for k, t in tree[1:]}
 
 
 def _kind(leaf: Any, recording: bool) -> Any:
@@ -112,7 +56,7 @@ class Trace:
     captured : list of (Tensor, Expr)
         Tensors from outside, and the nodes that stand for them.
     outputs : list of Expr
-    tree : the result's shape, with `_Leaf` for each output.
+    tree : the result's shape, with `Leaf` for each output.
     written : list of (Tensor, Expr)
         Captured tensors that the function changes in place, with their new values.
     writer : callable or None
@@ -132,10 +76,10 @@ class Trace:
         STATE.tracing = True
         try:
             with capture:
-                args, kwargs = _unflatten(tree, handles)
+                args, kwargs = unflatten(tree, handles)
                 result = function(*args, **kwargs)
                 found: list[Any] = []
-                self.tree = _flatten(result, found)
+                self.tree = flatten(result, found)
                 self.outputs = [self._output(value) for value in found]
         finally:
             STATE.tracing = before
@@ -224,10 +168,10 @@ class Trace:
 def _fitting(out: Any, trace: Trace) -> list[np.ndarray]:
     """The arrays of `out`, one per result of a trace, if they can take the results."""
     found: list[Any] = []
-    if not _follow(out, trace.tree, found):
+    if not follow(out, trace.tree, found):
         raise TypeError(
             "into: `out` is not nested as the result is, with an array for each of its tensors "
-            f"(got {_nesting(_flatten(out, []))}, the result is {_nesting(trace.tree)}); pass it so"
+            f"(got {nesting(flatten(out, []))}, the result is {nesting(trace.tree)}); pass it so"
         )
     for number, (array, node) in enumerate(zip(found, trace.outputs, strict=True)):
         which = f"array {number} of `out`" if len(found) > 1 else "`out`"
@@ -257,37 +201,6 @@ def _fitting(out: Any, trace: Trace) -> list[np.ndarray]:
     return found
 
 
-def _follow(out: Any, tree: Any, found: list[Any]) -> bool:
-    """Whether `out` is nested as a result's tree; what stands for its leaves is appended."""
-    if isinstance(tree, _Leaf):
-        found.append(out)
-        return True
-    kind = tree[0]
-    if kind == "static":
-        return type(out) is tree[1] and out == tree[2]
-    if kind == "dict":
-        if type(out) is not dict or out.keys() != dict(tree[1:]).keys():
-            return False
-        return all(_follow(out[k], t, found) for k, t in tree[1:])
-    parts = tree[1 + (kind == "named") :]
-    wanted = tree[1] if kind == "named" else tuple if kind == "tuple" else list
-    if type(out) is not wanted or len(out) != len(parts):
-        return False
-    return all(_follow(o, t, found) for o, t in zip(out, parts, strict=True))
-
-
-def _nesting(tree: Any) -> str:
-    """How a result is nested, with a star for each tensor."""
-    if isinstance(tree, _Leaf):
-        return "*"
-    if tree[0] == "static":
-        return repr(tree[2])
-    if tree[0] == "dict":
-        return "{" + ", ".join(f"{k!r}: {_nesting(t)}" for k, t in tree[1:]) + "}"
-    parts = ", ".join(_nesting(t) for t in tree[1 + (tree[0] == "named") :])
-    return f"[{parts}]" if tree[0] == "list" else f"({parts})"
-
-
 def _array(leaf: Any) -> np.ndarray:
     if isinstance(leaf, Tensor):
         return leaf.look()
@@ -315,7 +228,7 @@ class Compiled:
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[Trace, list[Any], bool]:
         leaves: list[Any] = []
-        tree = _flatten((args, kwargs), leaves)
+        tree = flatten((args, kwargs), leaves)
         recording = STATE.grad
         kinds = tuple([_kind(leaf, recording) for leaf in leaves])
         key = (tree, kinds)
@@ -338,7 +251,7 @@ class Compiled:
         tensors = any(isinstance(leaf, Tensor) for leaf in leaves) or bool(trace.captured)
         if not tensors:
             self._bind(trace, args, kwargs)
-        return _unflatten(trace.tree, self._compute(trace, leaves))
+        return unflatten(trace.tree, self._compute(trace, leaves))
 
     def _compute(self, trace: Trace, leaves: list[Any]) -> list[Any]:
         """The results for given leaves; writes what the function changes in place."""
@@ -421,6 +334,100 @@ class Compiled:
         for target, value in zip(targets, self._compute(trace, leaves), strict=True):
             target[...] = value.look() if isinstance(value, Tensor) else value
         return out
+
+    # -- addresses for solvers --------------------------------------------------------
+
+    def pointer(self, *args: Any) -> Any:
+        """The function as C sees it, for arguments like these.
+
+        Parameters
+        ----------
+        *args
+            Arrays and floats; only their structure counts.
+
+        Returns
+        -------
+        ctypes function
+            ``int64_t f(void **arguments, void **results)``: addresses of contiguous arrays (of 8-byte
+            floats for numbers), one per array or number of the arguments and of the results, in
+            order. It returns 0, or another number if a routine refused the values. It may be called
+            from several threads at once, and lives as long as this object.
+
+        Raises
+        ------
+        TypeError
+            If part of the program is known to Python alone.
+
+        Examples
+        --------
+        >>> import ctypes, numpy as np, symgrad as sg
+        >>> x, y = np.array([1.0, 2.0]), np.empty(2)
+        >>> square = sg.compile(lambda x: x * x).pointer(x)
+        >>> table = ctypes.c_void_p * 1
+        >>> square(table(x.ctypes.data), table(y.ctypes.data))
+        0
+        >>> y
+        array([1., 4.])
+        """
+        from symgrad.codegen.pointer import pointer_of
+
+        return pointer_of(self._wiring("pointer", args)[0])
+
+    def low_level(self, *args: float) -> Any:
+        """A function of numbers for SciPy's integrators and filters, which call it without Python.
+
+        Parameters
+        ----------
+        *args : float
+            As many numbers as the function takes.
+
+        Returns
+        -------
+        scipy.LowLevelCallable
+            With the signature ``double (int, double *, void *)``. The value is NaN where a routine
+            refused the numbers.
+
+        Raises
+        ------
+        TypeError
+            If the function takes or gives anything but numbers, or part of it is known to Python alone.
+
+        Examples
+        --------
+        >>> import symgrad as sg
+        >>> from scipy.integrate import quad
+        >>> bell = sg.compile(lambda x: sg.exp(-x * x)).low_level(0.0)
+        >>> round(quad(bell, -10.0, 10.0)[0], 9)
+        1.772453851
+        """
+        from scipy import LowLevelCallable
+
+        from symgrad.codegen.pointer import scalar_of
+
+        wiring, trace = self._wiring("low_level", args)
+        single = len(trace.outputs) == 1
+        for node in (*trace.inputs, *trace.outputs):
+            if node.shape or node.dtype is not dtypes.float64 or not single:
+                raise TypeError(
+                    f"low_level: {self.__name__} must take floats and give one (got "
+                    f"{[str(list(n.shape)) for n in trace.inputs]} to "
+                    f"{[str(list(n.shape)) for n in trace.outputs]}); use pointer for arrays"
+                )
+        return LowLevelCallable(scalar_of(wiring))
+
+    def _wiring(self, name: str, args: tuple[Any, ...]) -> tuple[Any, Trace]:
+        """How the program for some arguments is connected, if it is a single native call."""
+        from symgrad.codegen.pointer import Wiring
+
+        trace, _, _ = self._trace(args, {})
+        if not trace.native:
+            raise TypeError(
+                f"{name}: {self.__name__} reads or writes tensors from outside, draws random numbers, has "
+                "complex values or needs a routine of Python's; pass all it uses as arguments"
+            )
+        recipe = trace.recipe
+        results = [(is_input, number) for is_input, number, _ in recipe.results]
+        return Wiring(recipe.program, recipe.sources, results), trace
 
     # -- looking ----------------------------------------------------------------------
 
