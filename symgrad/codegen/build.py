@@ -289,34 +289,41 @@ class Program:
         """The launches of a crossed nest: some units at a time, and after each what it left to finish."""
         nest = layout.nest
         columns, units = nest.sizes[layout.axis], layout.phases[-1][1]
+        folds: dict[tuple[str, str], list[int]] = {}
+        for crossing in layout.crossings:
+            output = nest.outputs[crossing.place]
+            kind = output.combine, nest.insts[output.insts[0]].dtype.kind
+            folds.setdefault(kind, []).extend(
+                (crossing.parts, crossing.tree, self.slots[output.target.number],
+                 output.offset.const, output.offset.coefficient(layout.axis))
+            )  # fmt: skip
+        spreads: dict[str, list[int]] = {}
+        for place, start in layout.row_results:
+            output = nest.outputs[place]
+            spreads.setdefault(output.target.dtype.kind, []).extend(
+                (start, self.slots[output.target.number], output.offset.const,
+                 output.offset.coefficient(layout.cross))
+            )  # fmt: skip
         for first, last in layout.phases:
             arguments[layout.parameter("first unit", 0)] = first
             arguments[layout.parameter("last unit", 0)] = last
             cost = int(layout.cost_ns * (last - first) / units)
             segment.launches.append(Launch(kernel.address, tuple(arguments), layout.extent, cost))
-            for crossing in layout.crossings:
-                output = nest.outputs[crossing.place]
-                element = nest.insts[output.insts[0]].dtype.kind
-                fold = kernels.fold_kernel(output.combine, element, layout.extent)
-                fold_arguments = (
-                    self.slots[SCRATCH], crossing.parts, crossing.tree, layout.value("padded"), columns,
-                    first, last, units, self.slots[output.target.number], output.offset.const,
-                    output.offset.coefficient(layout.axis),
-                )  # fmt: skip
-                extent = -(-columns // FOLD_CHUNK)
-                cost = columns * (last - first) * layout.extent // 4
-                segment.launches.append(Launch(fold.address, fold_arguments, extent, cost))
+            for (combine, element), own in folds.items():
+                fold = kernels.fold_kernel(combine, element, layout.extent)
+                head = self.slots[-1], layout.value("padded"), columns, first, last, units
+                outputs = len(own) // 5
+                cost = outputs * columns * (last - first) * layout.extent // 4
+                extent = outputs * -(-columns // FOLD_CHUNK)
+                segment.launches.append(Launch(fold.address, (*head, *own), extent, cost))
                 segment.keep.append(fold)
-            for place, start in layout.row_results:
-                output = nest.outputs[place]
-                spread = kernels.spread_kernel(output.target.dtype.kind)
-                rows = first * UNIT, min(last * UNIT, nest.sizes[layout.cross])
-                spread_arguments = (
-                    self.slots[SCRATCH], start, *rows, self.slots[output.target.number],
-                    output.offset.const, output.offset.coefficient(layout.cross),
-                )  # fmt: skip
-                cost = rows[1] - rows[0]
-                segment.launches.append(Launch(spread.address, spread_arguments, 1, cost))
+            rows = first * UNIT, min(last * UNIT, nest.sizes[layout.cross])
+            for element, own in spreads.items():
+                spread = kernels.spread_kernel(element)
+                outputs = len(own) // 4
+                cost = 2 * outputs * (rows[1] - rows[0])
+                launch = Launch(spread.address, (self.slots[-1], *rows, *own), outputs, cost)
+                segment.launches.append(launch)
                 segment.keep.append(spread)
 
     def _add_product(self, segment: Segment, step: Product) -> None:

@@ -38,6 +38,13 @@ class CrossedReduction(Reduction):
         ]
         unit_loop = e.open(UNITS, first, e.parameter("last unit"), 1)
         turn_loop = e.open(TURNS, constant("i64", 0), constant("i64", turns), 1)
+        # An even turn's lane is the first of a pair: it is made where it will wait for the second.
+        odd = f.and_(turn_loop.iv, ONE)
+        shift = f.mul(f.sub(ONE, odd), self.padded)
+        self.lanes = [
+            f.gep(rows, shift, combine.element)
+            for rows, (_, _, combine) in zip(self.rows, self.crossed, strict=True)
+        ]
         self._clear()
         start = f.mul(unit_loop.iv, constant("i64", UNIT))
         stop = f.add(start, constant("i64", UNIT))
@@ -51,8 +58,13 @@ class CrossedReduction(Reduction):
         e.close(row_loop)
         f.branch(none)
         f.start(none)
+        second, done = f.label("second"), f.label("done")
+        f.branch_if(f.icmp("ne", odd, constant("i64", 0)), second, done)
+        f.start(second)
         part = f.mul(f.sub(unit_loop.iv, first), constant("i64", layout.extent))
         self._join_lanes(turn_loop.iv, turns, f.add(part, chunk_loop.iv))
+        f.branch(done)
+        f.start(done)
         for loop in (turn_loop, unit_loop, chunk_loop):
             e.close(loop)
 
@@ -100,21 +112,21 @@ class CrossedReduction(Reduction):
         Lanes past the row's end take what they may into columns that nobody reads.
         """
         f = self.f
-        for (_, output, combine), rows in zip(self.crossed, self.rows, strict=True):
+        for (_, output, combine), lane in zip(self.crossed, self.lanes, strict=True):
             operands, _ = self.operands_of(output)
-            address = f.gep(rows, position, combine.element)
+            address = f.gep(lane, position, combine.element)
             state = (f.load(address, combine.element, self.e.width),)
             f.store(combine.take(state, operands, None)[0], address)
 
     def _clear(self) -> None:
         """Start a lane."""
         loop = self._open_columns_of_row()
-        for (_, _, combine), rows in zip(self.crossed, self.rows, strict=True):
-            self._put(rows, loop.iv, combine, combine.start(self.e.width))
+        for (_, _, combine), lane in zip(self.crossed, self.lanes, strict=True):
+            self._put(lane, loop.iv, combine, combine.start(self.e.width))
         self.e.close(loop)
 
     def _join_lanes(self, turn: Val, turns: int, part: Val) -> None:
-        """Join a finished lane with those that wait for it, and let the result wait in turn."""
+        """Join the second lane of a pair with those that wait for it, and let the result wait in turn."""
         e, f = self.e, self.f
         head, body, leave = f.label("waiting"), f.label("joining"), f.label("joined")
         origin = f.here()

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from symgrad.codegen.combine import ONE, Combine, State, UnitTree
-from symgrad.codegen.ir import Function, Module, constant, lanes
+from symgrad.codegen.ir import Function, Module, Val, constant, lanes
 from symgrad.codegen.layout import LANES, UNIT
 from symgrad.codegen.lowering import Lowering
 
@@ -73,8 +73,9 @@ def emit_join(module: Module, name: str, kind: str, element: str) -> None:
 def emit_fold(module: Module, name: str, kind: str, element: str, chunks: int) -> None:
     """A kernel that joins what the chunks of a crossed nest left, unit by unit.
 
-    Its args are [scratch slot, byte where the parts begin, byte where the tree begins, padded
-    columns, columns, first unit, last unit, units in all, target slot, target offset, target step].
+    Its args are [scratch slot, padded columns, columns, first unit, last unit, units in all], then
+    for each output [byte where the parts begin, byte where the tree begins, target slot, target
+    offset, target step]. Its own chunks are `FOLD_CHUNK` columns of an output, output by output.
     """
     f = Function(
         module, name, [("slots", "ptr", 1), ("args", "ptr", 1), ("lo", "i64", 1), ("hi", "i64", 1)]
@@ -82,22 +83,31 @@ def emit_fold(module: Module, name: str, kind: str, element: str, chunks: int) -
     b = Lowering(f, True)
     combine = Combine(kind, element, 0.0, b)
     element = combine.element
-    numbers = [f.load(f.gep(f.arguments[1], constant("i64", k), "i64"), "i64") for k in range(11)]
-    scratch_slot, parts_start, tree_start, padded, columns = numbers[:5]
-    first, last, units, target_slot, shift, step = numbers[5:]
-    scratch = f.load(f.gep(f.arguments[0], scratch_slot, "ptr"), "ptr")
+    slots, args, low, high = f.arguments
+    scratch_slot, padded, columns, first, last, units = _numbers(f, args, 6)
+    scratch = f.load(f.gep(slots, scratch_slot, "ptr"), "ptr")
+    width, size = constant("i64", FOLD_WIDTH), constant("i64", FOLD_CHUNK)
+    each = f.udiv(f.add(columns, constant("i64", FOLD_CHUNK - 1)), size)
+
+    before = f.here()
+    chunks_label, done = f.label("chunk"), f.label("done")
+    f.branch(chunks_label)
+    f.start(chunks_label)
+    chunk = f.phi("i64")
+    output = f.udiv(chunk[0], each)
+    own = f.gep(args, f.add(f.mul(output, constant("i64", 5)), constant("i64", 6)), "i64")
+    parts_start, tree_start, target_slot, shift, step = _numbers(f, own, 5)
     parts = f.gep(scratch, parts_start, "i8")
-    target = f.load(f.gep(f.arguments[0], target_slot, "ptr"), "ptr")
-    width = constant("i64", FOLD_WIDTH)
+    target = f.load(f.gep(slots, target_slot, "ptr"), "ptr")
     stack = f.gep(scratch, tree_start, "i8")
     tree = UnitTree(f, [combine], FOLD_WIDTH, f.udiv(padded, width), [stack])
-    stop = f.mul(f.arguments[3], constant("i64", FOLD_CHUNK))
+    start = f.mul(f.sub(chunk[0], f.mul(output, each)), size)
+    stop = f.add(start, size)
     stop = f.select(f.icmp("slt", stop, columns), stop, columns)
-    start = f.mul(f.arguments[2], constant("i64", FOLD_CHUNK))
 
     origin = f.here()
     outer, inner, whole = f.label("columns"), f.label("unit"), f.label("whole")
-    finish, leave, done = f.label("finish"), f.label("next"), f.label("done")
+    finish, leave, over = f.label("finish"), f.label("next"), f.label("over")
     f.branch(outer)
     f.start(outer)
     column = f.phi("i64")
@@ -123,53 +133,71 @@ def emit_fold(module: Module, name: str, kind: str, element: str, chunks: int) -
     f.branch_if(f.icmp("eq", last, units), finish, leave)
     f.start(finish)
     value = combine.result(tree.total(units)[0])
-    numbers_of_lanes = f.add(f.splat(column[0], FOLD_WIDTH), lanes("i64", range(FOLD_WIDTH)))
-    inside = f.icmp("slt", numbers_of_lanes, f.splat(columns, FOLD_WIDTH))
-    offsets = f.mul(numbers_of_lanes, f.splat(step, FOLD_WIDTH))
+    places = f.add(f.splat(column[0], FOLD_WIDTH), lanes("i64", range(FOLD_WIDTH)))
+    inside = f.icmp("slt", places, f.splat(columns, FOLD_WIDTH))
+    offsets = f.mul(places, f.splat(step, FOLD_WIDTH))
     offsets = f.add(offsets, f.splat(shift, FOLD_WIDTH))
     f.masked_scatter(value, f.gep(target, offsets, element), inside)
     f.branch(leave)
     f.start(leave)
     next_column = f.add(column[0], width)
     end = f.here()
-    f.branch_if(f.icmp("slt", next_column, stop), outer, done)
+    f.branch_if(f.icmp("slt", next_column, stop), outer, over)
     f.set_phi(column, [(start, origin), (next_column, end)])
+    f.start(over)
+    next_chunk = f.add(chunk[0], ONE)
+    after = f.here()
+    f.branch_if(f.icmp("slt", next_chunk, high), chunks_label, done)
+    f.set_phi(chunk, [(low, before), (next_chunk, after)])
     f.start(done)
     f.ret()
     f.finish()
 
 
 def emit_spread(module: Module, name: str, element: str) -> None:
-    """A kernel that moves the results of rows of a crossed nest to their output.
+    """A kernel that moves the results of rows of a crossed nest to their outputs.
 
-    Its args are [scratch slot, byte where the results begin, first row, row after the last, target
-    slot, target offset, target step].
+    Its args are [scratch slot, first row, row after the last], then for each output [byte where the
+    results begin, target slot, target offset, target step]. Its chunks are the outputs.
     """
     f = Function(
         module, name, [("slots", "ptr", 1), ("args", "ptr", 1), ("lo", "i64", 1), ("hi", "i64", 1)]
     )
     element = "i8" if element == "i1" else element
-    numbers = [f.load(f.gep(f.arguments[1], constant("i64", k), "i64"), "i64") for k in range(7)]
-    scratch_slot, results_start, first, last, target_slot, shift, step = numbers
-    scratch = f.load(f.gep(f.arguments[0], scratch_slot, "ptr"), "ptr")
+    slots, args, low, high = f.arguments
+    scratch_slot, first, last = _numbers(f, args, 3)
+    scratch = f.load(f.gep(slots, scratch_slot, "ptr"), "ptr")
+    before = f.here()
+    outputs, head, over, done = (f.label(x) for x in ("output", "row", "over", "done"))
+    f.branch(outputs)
+    f.start(outputs)
+    output = f.phi("i64")
+    own = f.gep(args, f.add(f.mul(output[0], constant("i64", 4)), constant("i64", 3)), "i64")
+    results_start, target_slot, shift, step = _numbers(f, own, 4)
     results = f.gep(scratch, results_start, "i8")
-    target = f.load(f.gep(f.arguments[0], target_slot, "ptr"), "ptr")
-    origin = f.here()
-    head, done = f.label("row"), f.label("done")
+    target = f.load(f.gep(slots, target_slot, "ptr"), "ptr")
     f.branch(head)
     f.start(head)
     row = f.phi("i64")
     place = f.urem(row[0], constant("i64", UNIT))
-    before = f.sub(f.sub(row[0], place), first)
+    earlier = f.sub(f.sub(row[0], place), first)
     lane = f.and_(place, constant("i64", LANES - 1))
-    at = f.add(before, f.mul(lane, constant("i64", UNIT // LANES)))
+    at = f.add(earlier, f.mul(lane, constant("i64", UNIT // LANES)))
     at = f.add(at, f.lshr(place, constant("i64", LANES.bit_length() - 1)))
     value = f.load(f.gep(results, at, element), element)
     f.store(value, f.gep(target, f.add(f.mul(row[0], step), shift), element))
     following = f.add(row[0], ONE)
-    end = f.here()
-    f.branch_if(f.icmp("slt", following, last), head, done)
-    f.set_phi(row, [(first, origin), (following, end)])
+    f.branch_if(f.icmp("slt", following, last), head, over)
+    f.set_phi(row, [(first, outputs), (following, head)])
+    f.start(over)
+    next_output = f.add(output[0], ONE)
+    f.branch_if(f.icmp("slt", next_output, high), outputs, done)
+    f.set_phi(output, [(low, before), (next_output, over)])
     f.start(done)
     f.ret()
     f.finish()
+
+
+def _numbers(f: Function, args: Val, count: int) -> list[Val]:
+    """The first words of some arguments."""
+    return [f.load(f.gep(args, constant("i64", k), "i64"), "i64") for k in range(count)]
