@@ -167,6 +167,10 @@ class Op:
     injective: ClassVar[bool] = False
     bounded: ClassVar[bool] = False
     pieces: ClassVar[bool] = False
+    """Whether a movement places each of its arguments somewhere, as ``place(number, index, args,
+    **attrs)`` says: where in the result an element of an argument goes."""
+    gaps: ClassVar[bool] = False
+    """Whether pieces leave zeros between them."""
     keeps_order: ClassVar[bool] = False
     shifts: ClassVar[bool] = False
     """Whether a movement reads the same axis at other positions, so that users' reads add up."""

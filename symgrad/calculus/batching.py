@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from symgrad import dtypes
+from symgrad.calculus.banded import banded_columns
 from symgrad.calculus.forward import pushforward
 from symgrad.calculus.reverse import pullback
 from symgrad.expr import Expr, ancestors
@@ -379,6 +380,9 @@ def jacobian_columns(
     if source.size == 1:
         found = pushforward(outputs, [source], [full(1.0, source.shape, source.dtype)])
         return [None if j is None else reshape(j, j.shape + source.shape) for j in found]
+    banded = banded_columns(outputs, source) if chunk is None else None
+    if banded is not None:
+        return banded
     units = UnitVectors(source)
     columns = units.batch(pushforward(outputs, [source], [units.vector]), chunk)
     result: list[Expr | None] = []

@@ -81,6 +81,17 @@ def transposed(node: Expr, tangents: Sequence[Expr | None]) -> Expr | None:
     return result
 
 
+def tangent_of(node: Expr, along: Sequence[Expr | None]) -> Expr | None:
+    """The tangent of a node from those of its arguments, of which there is at least one."""
+    if node.op.rule in ("partials", "select"):
+        return _elementwise(node, along)
+    if node.op.family == "region":
+        return node.op.pushed(node, along)  # type: ignore[attr-defined, no-any-return]
+    if node.op.rule == "vjp":
+        return transposed(node, along)
+    return applied(node, along)
+
+
 def pushforward(
     outputs: Sequence[Expr], inputs: Sequence[Expr], tangents: Sequence[Expr]
 ) -> list[Expr | None]:
@@ -106,14 +117,7 @@ def pushforward(
             along = [moved.get(id(a)) for a in node.args]
             if all(t is None for t in along):
                 continue
-            if node.op.rule in ("partials", "select"):
-                tangent = _elementwise(node, along)
-            elif node.op.family == "region":
-                tangent = node.op.pushed(node, along)  # type: ignore[attr-defined]
-            elif node.op.rule == "vjp":
-                tangent = transposed(node, along)
-            else:
-                tangent = applied(node, along)
+            tangent = tangent_of(node, along)
             if tangent is not None:
                 moved[id(node)] = tangent
     return [moved.get(id(n)) for n in outputs]

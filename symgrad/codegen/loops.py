@@ -463,9 +463,7 @@ class LoopEmitter:
             return
         mask = self.lane_mask
         if step != 1:
-            offset, _ = self.vector_offset(what, form)
-            everywhere = mask or constant("i1", True, self.width)
-            f.masked_scatter(self.wide(value), f.gep(base, offset, value.kind), everywhere)
+            self._store_apart(what, form, base, self.wide(value))
             return
         offset, _ = self.scalar_offset(what, form)
         row = f.gep(base, offset, value.kind)
@@ -474,6 +472,32 @@ class LoopEmitter:
             f.store(self.wide(value), address)
         else:
             f.masked_store(self.wide(value), address, mask)
+
+    def _store_apart(self, what: Any, form: Affine, base: Val, value: Val) -> None:
+        """Store lanes at a distance: one by one if all are in use, which beats a scatter."""
+        f = self.f
+        mask = self.lane_mask
+        offset, _ = self.vector_offset(what, form)
+        if form.coefficient(self.layout.vector) == 0:
+            everywhere = mask or constant("i1", True, self.width)
+            f.masked_scatter(value, f.gep(base, offset, value.kind), everywhere)
+            return
+        distance = self.parameter((what, self.layout.vector))
+        part, after = f.label("part"), f.label("after")
+        if mask is not None:
+            whole = f.label("whole")
+            f.branch_if(f.extract(mask, self.width - 1), whole, part)
+            f.start(whole)
+        address = f.gep(base, f.extract(offset, 0), value.kind)
+        for lane in range(self.width):
+            f.store(f.extract(value, lane), address)
+            address = f.gep(address, distance, value.kind)
+        if mask is not None:
+            f.branch(after)
+            f.start(part)
+            f.masked_scatter(value, f.gep(base, offset, value.kind), mask)
+            f.branch(after)
+            f.start(after)
 
     def combine_at(self, place: int, output: Output, value: Val) -> None:
         """Combine a value with what the output holds at a computed position."""

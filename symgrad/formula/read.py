@@ -119,7 +119,7 @@ def _term(
         return arrays.gather(table, args, node.args[0].shape, node.args[1].shape)
     if op is create.iota:
         return table.make("symbol", (), (f"arange({node.attrs[0]})", 1), minimal(node.shape))
-    name = "cat" if op.pieces else op.name
+    name = "cat" if op.pieces and not op.gaps else op.name
     if op.family == "cumulative":
         name = op.name.removesuffix("_axis")
     attributes = tuple(f"{k}={show(v)}" for k, v in node.attributes().items() if v is not None)

@@ -6,6 +6,7 @@ two integers an element inside the loops that use it. Start reading at `tril`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,58 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.family import composite
+from symgrad.family import Movement, composite, op
+from symgrad.op import record
 from symgrad.ops.arithmetic import eq, keep
 from symgrad.ops.layout import axis_index
 from symgrad.ops.movement import diagonal, embed, expand, permute, reshape, wrap_dim
 from symgrad.ops.positions import known
 from symgrad.sample import Case, T
+
+
+@op
+class from_diagonals(Movement):
+    """Matrices in the last two axes that are zero but for some diagonals, each given whole.
+
+    ``from_diagonals(*diagonals, size=(rows, columns), offsets=...)``: what does not lie on one of the
+    diagonals is filled with zeros at the speed of memory, whatever the diagonals cost.
+    """
+
+    public = False
+    pieces = True
+    gaps = True
+    attributes = ("size", "offsets")
+    samples = (
+        Case(T(3), T(2), size=(3, 3), offsets=(0, 1)),
+        Case(T(2, 2), T(2, 2), size=(4, 2), offsets=(-2, 0)),
+        Case(T(1), size=(2, 3), offsets=(2,)),
+    )
+
+    def __call__(self, *xs: Expr, size: tuple[int, int], offsets: tuple[int, ...]) -> Expr:
+        shape = (*xs[0].shape[:-1], *size)
+        return record(self, xs, (size, offsets), shape, xs[0].dtype)  # type: ignore[arg-type]
+
+    def ref(*xs: np.ndarray, size: tuple[int, int], offsets: tuple[int, ...]) -> Any:
+        out = np.zeros((*xs[0].shape[:-1], *size), xs[0].dtype)
+        for x, offset in zip(xs, offsets, strict=True):
+            at = np.arange(x.shape[-1])
+            out[..., at + max(-offset, 0), at + max(offset, 0)] = x
+        return out
+
+    def sympy(sp: Any, *xs: Any, **attrs: Any) -> Any:
+        return sp.Function("from_diagonals")(*xs)
+
+    def batched(count: int, *xs: Expr, size: Any, offsets: Any) -> Any:
+        return from_diagonals(*xs, size=size, offsets=offsets)
+
+    def adjoint(g: Expr, *xs: Expr, size: Any, offsets: Any) -> Any:
+        return tuple(diagonal(g, offset, g.ndim - 2, g.ndim - 1) for offset in offsets)
+
+    def place(
+        number: int, i: Sequence[Any], xs: Sequence[Expr], *, size: Any, offsets: Any
+    ) -> list[Any]:
+        offset = offsets[number]
+        return [*i[:-1], i[-1] + max(-offset, 0), i[-1] + max(offset, 0)]
 
 
 def diagonal_embed(g: Expr, shape: tuple[int, ...], offset: int, dim1: int, dim2: int) -> Expr:

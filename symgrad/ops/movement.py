@@ -427,6 +427,10 @@ class join_axis(Movement):
     def batched(count: int, *xs: Expr, dim: int) -> Any:
         return join_axis(*xs, dim=dim + 1)
 
+    def place(number: int, i: Sequence[Any], xs: Sequence[Expr], *, dim: int) -> list[Any]:
+        start = sum(x.shape[dim] for x in xs[:number])
+        return [f + start if d == dim else f for d, f in enumerate(i)]
+
     def adjoint(g: Expr, *xs: Expr, dim: int) -> Any:
         parts = []
         start = 0

@@ -412,7 +412,8 @@ class _Storage:
                 self.store(a)
                 self._flat.clear()
             return
-        if family == "index":
+        # What is placed somewhere is used once, whatever the shapes.
+        if family == "index" or n.op.pieces:
             return
         for a in n.args:
             if a.input >= 0 or a.op is CONSTANT or self.is_loaded(a):
@@ -510,15 +511,12 @@ def _counter(length: int) -> Node:
 
 
 def _joined(n: Node) -> list[Item]:
-    dim = n.attrs[0]
-    start = 0
     items = []
-    for a in n.args:
+    for number, a in enumerate(n.args):
         index = identity_index(len(a.shape))
-        placed = tuple(f + start if d == dim else f for d, f in enumerate(index))
+        placed = n.op.place(number, index, n.args, **n.attributes())  # type: ignore[attr-defined]
         if a.size:
-            items.append(Item(n, a.shape, ((a, index),), offset_of(placed, n.shape)))
-        start += a.shape[dim]
+            items.append(Item(n, a.shape, ((a, index),), offset_of(tuple(placed), n.shape)))
     return items
 
 
@@ -610,7 +608,7 @@ def schedule(graph: Graph) -> Schedule:
         else:
             if n.op.writes:
                 level = place(_constant_item(n, n.op.initial), level, segment) + 1  # type: ignore[attr-defined]
-            elif is_strided_embedding(n):
+            elif n.op.gaps or is_strided_embedding(n):
                 level = place(_constant_item(n, 0), level, segment) + 1
             for item in _items(n):
                 done = max(done, place(item, level, segment))

@@ -141,7 +141,8 @@ def _moves(n: Node) -> bool:
 def _is_tiny(item: Item) -> bool:
     plain = item.axis < 0 and not item.cumulative and not item.positions
     short = len(item.domain) <= 1 and all(s <= LONGEST for s in item.domain)
-    return plain and short and not item.target.op.writes and not is_strided_embedding(item.target)
+    filled = item.target.op.gaps or is_strided_embedding(item.target)
+    return plain and short and not item.target.op.writes and not filled
 
 
 def join_short(schedule: Schedule, wanted: set[int]) -> None:
