@@ -130,7 +130,8 @@ class Kernels:
         offsets = offsets or (0, 0, 0)
         bases = [x.ctypes.data - o * c.itemsize for x, o in zip((a, b, c), offsets, strict=True)]
         slots = (ctypes.c_void_p * 4)(None, *bases)
-        values = [*launch.arguments(1, 2, 3, *offsets)[:-1], self.tiles[kind].address]
+        values = list(launch.arguments(1, 2, 3, *offsets))
+        values[gemm.ARG_TILES] = self.tiles[kind].address
         args = (ctypes.c_int64 * len(values))(*values)
         function = SIGNATURE(self.libraries[kind][launch.symbol])
         cuts = [int(s * launch.extent) for s in (within[0], *splits, within[1])]
