@@ -397,7 +397,14 @@ class _Storage:
     def _arguments(self, n: Node, cost: dict[int, float]) -> None:
         family = n.op.family
         if family in ("contract", "library", "region") or (family == "index" and not n.op.reads):
-            if not n.op.writes and not is_vector_product(n):
+            if is_vector_product(n):
+                # The vector meets every row of the matrix.
+                vector, lines = (
+                    (n.args[1], n.shape[1]) if n.shape[2] == 1 else (n.args[0], n.shape[2])
+                )
+                if lines >= 4 and cost.get(vector.number, 0.0) >= 4.0:
+                    self._store_operand(vector)
+            elif not n.op.writes:
                 for a in n.args:
                     if family != "contract":
                         self.store(a)
