@@ -179,3 +179,18 @@ def test_cheap_values_and_short_axes_keep_nests_of_their_own():
     rows, columns = short(x[:, :20].copy())
     np.testing.assert_allclose(rows, np.exp(np.exp(x[:, :20])).sum(0), rtol=1e-13)
     np.testing.assert_allclose(columns, np.exp(np.exp(x[:, :20])).sum(1), rtol=1e-13)
+
+
+def test_rows_that_no_cache_holds_keep_nests_of_their_own():
+    x, y = np.linspace(-1.0, 1.0, 64), np.linspace(0.0, 1.0, 70_000)
+
+    def program(x, y):
+        v = sg.exp(-((x[:, None] - y) ** 2))
+        return v.sum(0), v.sum(1)
+
+    f = sg.compile(program)
+    columns, rows = f(x, y)
+    values = np.exp(-((x[:, None] - y) ** 2))
+    np.testing.assert_allclose(columns, values.sum(0), rtol=1e-13)
+    np.testing.assert_allclose(rows, values.sum(1), rtol=1e-13)
+    assert f.schedule().count("[64, 70000]") == 2

@@ -17,8 +17,8 @@ from symgrad.schedule.nest import Item
 SHORTEST = 64
 """Length of either axis at least: 16 lanes take turns along one, and each turn has to pay."""
 
-LONGEST = 1 << 15
-"""Length of either axis at most: partial results of a whole row stay in the second-level cache."""
+MOST_BYTES = 1 << 20
+"""Room for a row of partial results of all items at most: it is to stay in a second-level cache."""
 
 SHARED = 6.0
 """Cost, in additions, of what both directions need of one pair, from which they share a nest."""
@@ -33,7 +33,7 @@ def can_cross(item: Item) -> bool:
         return False
     if item.axis >= 0 and item.combine not in COMBINES:
         return False
-    return all(SHORTEST <= size <= LONGEST for size in item.domain)
+    return min(item.domain) >= SHORTEST
 
 
 def can_share(items: Sequence[Item]) -> bool:
@@ -41,7 +41,10 @@ def can_share(items: Sequence[Item]) -> bool:
     if any(item.domain != items[0].domain for item in items):
         return False
     axes = {item.axis for item in items if item.axis >= 0}
-    return len(axes) < 2 or all(can_cross(item) for item in items)
+    if len(axes) < 2:
+        return True
+    row = 8 * max(items[0].domain)
+    return len(items) * row <= MOST_BYTES and all(can_cross(item) for item in items)
 
 
 def reductions_of(

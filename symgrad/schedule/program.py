@@ -24,7 +24,7 @@ from symgrad.dtypes import int64
 from symgrad.op import CONSTANT, REGISTRY
 from symgrad.schedule.affine import ZERO, Affine, row_major, split_map
 from symgrad.schedule.canonical import Graph, Node
-from symgrad.schedule.crossing import can_cross, can_share, reductions_of, shares_work
+from symgrad.schedule.crossing import can_share, reductions_of, shares_work
 from symgrad.schedule.iterate import Iteration, fused
 from symgrad.schedule.nest import (
     Index,
@@ -78,7 +78,7 @@ class Loops:
             return False
         axes = {i.axis for i in self.items} - {-1}
         if len(axes) == 2:
-            return can_cross(item)
+            return can_share([*self.items, item])
         if item.axis == -1 or not axes or item.axis in axes:
             return True
         return can_share([*self.items, item]) and shares_work(self.items, item, self.loaded)
