@@ -87,9 +87,12 @@ class Combine:
         predicate = "gt" if kind in ("max", "argmax") else "lt"
         better = b.compare(predicate, y[0], x[0])
         if kind in ("max", "min"):
+            # NaN wins last: whether there is one in y is known before x is, and the first choice is
+            # a single instruction.
+            chosen = b.select(better, y[0], x[0])
             if is_float(y[0]):
-                better = b.bit_or(better, b.is_nan(y[0]))
-            return (b.select(better, y[0], x[0]),)
+                chosen = b.select(b.is_nan(y[0]), y[0], chosen)
+            return (chosen,)
         # Arg-extrema: NaN beats all, equal values keep the smaller index; -1 is "none yet".
         none = b.compare("lt", x[1], b.zero(x[1]))
         valid = b.compare("ge", y[1], b.zero(y[1]))

@@ -19,6 +19,7 @@ from symgrad.codegen.layout import LANES, Layout
 from symgrad.codegen.lowering import Lowering
 from symgrad.codegen.reduction import Reduction
 from symgrad.codegen.resumption import ResumedReduction
+from symgrad.codegen.vmath import avx512
 from symgrad.dtypes import DType, uint8
 from symgrad.schedule.affine import Affine
 from symgrad.schedule.nest import Inst, Output
@@ -400,7 +401,7 @@ class LoopEmitter:
             return
         f = self.f
         before = self.at(self.depth_of[self.layout.vector])
-        if self.width < LANES:
+        if self.width < LANES or not avx512.enabled():
             # LLVM 22 stores eight bytes under a mask made of bits as if it had sixteen lanes.
             self.lane_mask = f.icmp("slt", self.lane_positions(), f.splat(end, self.width))
         else:

@@ -198,7 +198,8 @@ class maximum(Binary):
         return (logical_not(lt(x, y)), weight), (logical_not(gt(x, y)), weight)
 
     def lower(b: Any, x: Any, y: Any) -> Any:
-        return b.select(b.bit_or(b.compare("gt", x, y), b.is_nan(x)), x, y)
+        # The inner choice is one instruction of the machine, which passes NaN on from y alone.
+        return b.select(b.is_nan(x), x, b.select(b.compare("gt", x, y), x, y))
 
 
 @op
@@ -215,7 +216,7 @@ class minimum(Binary):
         return (logical_not(gt(x, y)), weight), (logical_not(lt(x, y)), weight)
 
     def lower(b: Any, x: Any, y: Any) -> Any:
-        return b.select(b.bit_or(b.compare("lt", x, y), b.is_nan(x)), x, y)
+        return b.select(b.is_nan(x), x, b.select(b.compare("lt", x, y), x, y))
 
 
 @op
@@ -232,7 +233,7 @@ class fmax(Binary):
         return (first, 1.0), (logical_not(first), 1.0)
 
     def lower(b: Any, x: Any, y: Any) -> Any:
-        return b.select(b.bit_or(b.compare("gt", x, y), b.is_nan(y)), x, y)
+        return b.select(b.is_nan(y), x, b.select(b.compare("gt", x, y), x, y))
 
 
 @op
@@ -249,7 +250,7 @@ class fmin(Binary):
         return (first, 1.0), (logical_not(first), 1.0)
 
     def lower(b: Any, x: Any, y: Any) -> Any:
-        return b.select(b.bit_or(b.compare("lt", x, y), b.is_nan(y)), x, y)
+        return b.select(b.is_nan(y), x, b.select(b.compare("lt", x, y), x, y))
 
 
 # -- clamping -----------------------------------------------------------------------------
@@ -277,7 +278,7 @@ class clamp_min(Binary):
         return (gt(x, y), 1.0), (le(x, y), 1.0)
 
     def lower(b: Any, x: Any, y: Any) -> Any:
-        return b.select(b.bit_or(b.compare("gt", x, y), b.is_nan(x)), x, y)
+        return b.select(b.is_nan(x), x, b.select(b.compare("gt", x, y), x, y))
 
 
 @op
@@ -302,7 +303,7 @@ class clamp_max(Binary):
         return (lt(x, y), 1.0), (ge(x, y), 1.0)
 
     def lower(b: Any, x: Any, y: Any) -> Any:
-        return b.select(b.bit_or(b.compare("lt", x, y), b.is_nan(x)), x, y)
+        return b.select(b.is_nan(x), x, b.select(b.compare("lt", x, y), x, y))
 
 
 def _ref_clamp(x: np.ndarray, min: Any = None, max: Any = None) -> Any:
