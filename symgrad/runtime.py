@@ -13,6 +13,7 @@ recompute while a derivative may still ask for it. Start reading at `evaluate`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -140,6 +141,14 @@ def array_of(node: Expr) -> np.ndarray:
     if isinstance(value, np.ndarray):
         return value
     return np.array(value, node.dtype.numpy)
+
+
+def copy_of(node: Expr) -> np.ndarray:
+    """The value of a node as an array that nobody else has."""
+    array = array_of(node)
+    # A value that was only given does not load code generation.
+    entry = sys.modules.get("symgrad.codegen.entry")
+    return array.copy() if entry is None else entry.copied(array)
 
 
 def build_recipe(

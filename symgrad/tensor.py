@@ -529,7 +529,7 @@ class Tensor:
             base = family.current()
             if base.value is None:
                 runtime.evaluate([base])
-            own = storage.outside = runtime.array_of(base).copy()
+            own = storage.outside = runtime.copy_of(base)
             family.node = input_node(base.shape, base.dtype, own)
             storage.step(family, True)
             if not self._path:

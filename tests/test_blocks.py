@@ -61,6 +61,15 @@ def test_results_in_eager_mode_are_served_too() -> None:
     assert computed(9.5).ctypes.data == place
 
 
+def test_arrays_that_share_a_tensors_memory_are_served_too() -> None:
+    x = sg.ones(SIZE, dtype=sg.float64)
+    y = (x * 3.5).numpy()
+    assert name_of_handler(y) == "symgrad"
+    assert name_of_handler() == "default_allocator"
+    np.testing.assert_array_equal(y, np.full(SIZE, 3.5))
+    assert name_of_handler((x[:9] * 3.5).numpy()) == "default_allocator"
+
+
 def test_arrays_are_as_numpys_own() -> None:
     y = doubling()(np.ones(SIZE))
     assert y.flags.owndata and y.flags.writeable and y.base is None
@@ -143,6 +152,7 @@ def test_a_users_own_handler_goes_first() -> None:
     try:
         y = f(x)
         assert name_of_handler(y) == name_of_handler() == "user's"
+        assert name_of_handler(entry.copied(y)) == name_of_handler() == "user's"
     finally:
         set_handler(before)
     del y

@@ -33,6 +33,8 @@ _NUMPY_DEFAULT_HANDLER = 306
 _NUMPY_ARRAY_TYPE = 2
 _METH_FASTCALL, _METH_KEYWORDS = 0x80, 0x2
 _LOCK = RenewedLock()
+_HANDLERS: list[tuple[Callable[[object], object], object, object]] = []
+"""NumPy's function that sets where memory comes from, our handler and NumPy's, once they exist."""
 
 
 class _MethodDef(ctypes.Structure):
@@ -190,6 +192,21 @@ def trim_arenas() -> int:
     return int(free())
 
 
+def copied(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """A copy in row-major order, of a large array in memory that is kept when the copy dies."""
+    if array.nbytes < blocks.LARGE:
+        return array.copy()
+    library()
+    set_handler, own, default = _HANDLERS[0]
+    before = set_handler(own)
+    try:
+        if before is default:
+            return array.copy()
+    finally:
+        set_handler(before)
+    return array.copy()
+
+
 def library() -> jit.Library:
     """The compiled entry, made on first use and never dropped."""
     with _LOCK:
@@ -212,6 +229,9 @@ def _library() -> jit.Library:
     own.value, memory = blocks.handler({name: made[name] for name in blocks.EXPORTS})
     # Built-in functions may be called, and arrays freed, until the very end of the process.
     immortalise((made, own, memory))
+    set_handler = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.py_object)(table[_NUMPY_SET_HANDLER])
+    default = ctypes.cast(table[_NUMPY_DEFAULT_HANDLER], ctypes.POINTER(ctypes.py_object))[0]
+    _HANDLERS.append((set_handler, own.value, default))
     return made
 
 
