@@ -194,3 +194,20 @@ def test_rows_that_no_cache_holds_keep_nests_of_their_own():
     np.testing.assert_allclose(columns, values.sum(0), rtol=1e-13)
     np.testing.assert_allclose(rows, values.sum(1), rtol=1e-13)
     assert f.schedule().count("[64, 70000]") == 2
+
+
+def test_values_at_swapped_places_are_not_shared():
+    """The transpose of what one sum takes has its elements elsewhere: two nests, each in its order."""
+    n = 80
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=n), rng.normal(size=(n, n))
+
+    def program(x, w):
+        v = sg.exp(x[:, None] * w)
+        return v.sum(1), v.permute(1, 0).sum(0), v.permute(1, 0).sum(1)
+
+    f = sg.compile(program)
+    values = np.exp(x[:, None] * w)
+    for found, expected in zip(f(x, w), (values.sum(1), values.sum(1), values.sum(0)), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-13)
+    assert f.schedule().count("[80, 80]") == 2

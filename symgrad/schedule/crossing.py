@@ -4,15 +4,16 @@ Programs over pairs (forces between particles, kernel matrices, their derivative
 n² values over rows and over columns. One nest that feeds both computes each pair once and stores
 none, where two nests would compute it twice and a buffer would hold n² elements.
 
-Start reading at `can_share`.
+Start reading at `can_share`, then `Sharing`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Sequence
 
 from symgrad.schedule.canonical import Node
-from symgrad.schedule.nest import Item
+from symgrad.schedule.nest import Item, NestBuilder
 
 SHORTEST = 64
 """Length of either axis at least: 16 lanes take turns along one, and each turn has to pay."""
@@ -68,28 +69,78 @@ def reductions_of(
     return found
 
 
-def computed_in_place(item: Item, loaded: Callable[[Node], bool]) -> dict[int, float]:
-    """Cost of an element of each value that a nest computes at every point for an item, by number."""
-    points = 1
-    for size in item.domain:
-        points *= size
-    found: dict[int, float] = {}
-    stack = [node for node, _ in item.values]
-    while stack:
-        n = stack.pop()
-        if n.number in found or n.input >= 0 or n.size < points:
-            continue
-        if loaded(n):
-            continue
-        found[n.number] = n.op.cost if n.op.family == "elementwise" else 0.0
-        stack.extend(n.args)
-    return found
+class Sharing:
+    """What the items of a nest compute at every point.
+
+    Parameters
+    ----------
+    items : list of Item
+        Of the nest; may grow.
+    loaded : callable
+        Whether a nest reads a node's buffer rather than computing its value again.
+    """
+
+    def __init__(self, items: list[Item], loaded: Callable[[Node], bool]) -> None:
+        self.items = items
+        self.loaded = loaded
+        self._numbers: set[int] = set()
+        self._done = 0
+
+    def is_worth_it(self, item: Item) -> bool:
+        """Whether the items need enough of what `item` needs, at the same points, for a common nest."""
+        for other in self.items[self._done :]:
+            self._numbers.update(self._computed(other))
+        self._done = len(self.items)
+        costs = self._computed(item)
+        if sum(cost for number, cost in costs.items() if number in self._numbers) < SHARED:
+            return False
+        return self._shared_cost(item) >= SHARED
+
+    def _computed(self, item: Item) -> dict[int, float]:
+        """Costs of the values that an item is made of, by number, wherever they are taken."""
+        points = math.prod(item.domain)
+        found: dict[int, float] = {}
+        stack = [node for node, _ in item.values]
+        while stack:
+            n = stack.pop()
+            if n.number in found or n.input >= 0 or n.size < points or self.loaded(n):
+                continue
+            found[n.number] = n.op.cost if n.op.family == "elementwise" else 0.0
+            stack.extend(n.args)
+        return found
+
+    def _shared_cost(self, item: Item) -> float:
+        """The cost, at each point, of the instructions that `item` has in common with the others."""
+        builder = NestBuilder(self.loaded)
+        for other in self.items:
+            for node, index in other.values:
+                builder.need(node, index)
+        count = len(builder.insts)
+        stack = [builder.need(node, index) for node, index in item.values]
+        axes = _axes_of(builder)
+        seen: set[int] = set()
+        total = 0.0
+        while stack:
+            number = stack.pop()
+            if number in seen:
+                continue
+            seen.add(number)
+            inst = builder.insts[number]
+            if number < count and inst.op is not None and len(axes[number]) == 2:
+                total += inst.op.cost
+            stack.extend(inst.args)
+        return total
 
 
-def shares_work(items: Iterable[Item], item: Item, loaded: Callable[[Node], bool]) -> bool:
-    """Whether some items need enough of what `item` needs to be worth a common nest."""
-    needed = computed_in_place(item, loaded)
-    shared: set[int] = set()
-    for other in items:
-        shared.update(computed_in_place(other, loaded).keys() & needed.keys())
-    return sum(needed[number] for number in shared) >= SHARED
+def _axes_of(builder: NestBuilder) -> list[frozenset[int]]:
+    """The axes along which each instruction's value varies."""
+    axes: list[frozenset[int]] = []
+    for inst in builder.insts:
+        found = frozenset[int]().union(*[axes[a] for a in inst.args])
+        for form in (inst.offset, *[form for form, _ in inst.bounds]):
+            for v, _ in form.terms:
+                found |= {v} if v >= 0 else axes[builder.dynamic[v]]
+        if inst.guard >= 0:
+            found |= axes[inst.guard]
+        axes.append(found)
+    return axes

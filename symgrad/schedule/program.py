@@ -24,7 +24,7 @@ from symgrad.dtypes import int64
 from symgrad.op import CONSTANT, REGISTRY
 from symgrad.schedule.affine import ZERO, Affine, row_major, split_map
 from symgrad.schedule.canonical import Graph, Node
-from symgrad.schedule.crossing import can_share, reductions_of, shares_work
+from symgrad.schedule.crossing import Sharing, can_share, reductions_of
 from symgrad.schedule.iterate import Iteration, fused
 from symgrad.schedule.nest import (
     Index,
@@ -71,6 +71,7 @@ class Loops:
         self.items = items
         self.loaded = loaded
         self.segment = segment
+        self._sharing: Sharing | None = None
 
     def takes(self, item: Item) -> bool:
         """Whether the nest can produce one thing more that depends on none of the others."""
@@ -81,7 +82,11 @@ class Loops:
             return can_share([*self.items, item])
         if item.axis == -1 or not axes or item.axis in axes:
             return True
-        return can_share([*self.items, item]) and shares_work(self.items, item, self.loaded)
+        if not can_share([*self.items, item]):
+            return False
+        if self._sharing is None:
+            self._sharing = Sharing(self.items, self.loaded)
+        return self._sharing.is_worth_it(item)
 
     def part(self, items: list[Item]) -> Loops:
         """A nest that produces some of the items only."""
