@@ -157,7 +157,7 @@ def test_the_roofline_is_drawn(tmp_path):
 def test_formulas_of_other_namespaces_agree_with_numpy(name):
     case = bench.BENCHMARKS[name].build()
     found = case.formula(peers.JaxNames(np), *case.args)
-    np.testing.assert_allclose(found, case.by_numpy(), rtol=1e-5, atol=1e-12)
+    np.testing.assert_allclose(found, case.by_numpy(), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.nightly

@@ -146,19 +146,27 @@ def second_derivatives(subject, number):
 
 
 def check_second_derivatives(subject, number):
+    """Whether there are any; they have the same bits in parts."""
     roots = second_derivatives(subject, number)
     if roots is None:
-        return
+        return False
     expected = run(roots)
     with in_segments(25):
         agree(run(roots), expected, "segments")
     with in_segments(6), cut_finely(), threaded(2):
         agree(run(roots), expected, "short segments, chunks, threads")
     agree(run(roots[-1:]), expected[-1:], "last one alone")
+    return True
 
 
 SMOOTH = [(s, k) for s in subjects() for k in range(len(s.samples)) if has_derivative(s, k)]
-LINALG = [(s, k) for s, k in SMOOTH if k == 0 and (s.family == "library" or "linalg" in s.name)]
+# The first is linear, the second a step function.
+WITHOUT = {"linalg_diagonal", "linalg_matrix_rank"}
+LINALG = [
+    (s, k)
+    for s, k in SMOOTH
+    if k == 0 and (s.family == "library" or "linalg" in s.name) and s.name not in WITHOUT
+]
 PRODUCTS = [(subject(n), 0) for n in ("matmul", "prod", "logsumexp", "var", "cumprod", "addmm")]
 
 
@@ -168,7 +176,7 @@ def name_of(value):
 
 @pytest.mark.parametrize(("subject", "number"), [*LINALG, *PRODUCTS], ids=name_of)
 def test_second_derivatives_have_the_same_bits_in_parts(subject, number):
-    check_second_derivatives(subject, number)
+    assert check_second_derivatives(subject, number)
 
 
 @pytest.mark.nightly

@@ -30,3 +30,14 @@ def test_signs_of_zero_are_kept(name, zero):
             found = np.asarray(found)
             np.testing.assert_array_equal(found, expected)
             np.testing.assert_array_equal(np.signbit(found), np.signbit(expected))
+
+
+@pytest.mark.parametrize("zero", [0.0, -0.0, 0])
+def test_padding_keeps_the_sign_of_its_zero(zero):
+    pad = sg.nn.functional.pad
+    x = np.array([1.0, -2.0])
+    expected = np.pad(x, (1, 2), constant_values=zero)
+    compiled = sg.compile(lambda x: pad(x, (1, 2), value=zero))
+    for found in (pad(sg.tensor(x), (1, 2), value=zero), compiled(x)):
+        np.testing.assert_array_equal(found, expected)
+        np.testing.assert_array_equal(np.signbit(np.asarray(found)), np.signbit(expected))

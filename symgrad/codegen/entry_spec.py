@@ -15,6 +15,7 @@ checked but not passed on. Start reading at `EntrySpec`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -229,7 +230,4 @@ def leaf_numbers(roots: Sequence[Node]) -> list[int]:
 
 def array_bytes(leaf: ArrayLeaf | NewArray) -> int:
     """The size of an array leaf's data."""
-    count = 1
-    for size in leaf.shape:
-        count *= size
-    return count * np.dtype(leaf.dtype).itemsize
+    return math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize

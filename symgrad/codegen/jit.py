@@ -144,10 +144,10 @@ def emit_object(text: str, level: int = 2, passes: Sequence[str] = ()) -> bytes:
         return data
 
 
-def emit_assembly(text: str, level: int = 2) -> str:
-    """The assembly text of an IR module."""
+def emit_assembly(text: str) -> str:
+    """The assembly text of an IR module, at the level that kernels are compiled at."""
     with _LOCK:
-        machine = target_machine(level)
+        machine = target_machine(2)
         module = _parsed(text, machine)
         assembly: str = machine.emit_assembly(module)
         module.close()

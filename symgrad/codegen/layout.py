@@ -293,9 +293,7 @@ class Layout:
 
     def _cost(self) -> float:
         """Estimated serial nanoseconds of the whole nest."""
-        total = 1.0
-        for size in self.nest.sizes if self.mode != "straight" else ():
-            total *= size
+        total = 1 if self.mode == "straight" else math.prod(self.nest.sizes)
         each = 0.0
         for inst in self.nest.insts:
             if inst.kind == "op" and inst.op is not None:

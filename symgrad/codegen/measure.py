@@ -13,6 +13,7 @@ point that it depends on, in additions. Start reading at `measured`.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -416,9 +417,7 @@ def _product_counts(step: Product, written: int) -> tuple[int, int, int]:
     read = 0
     sizes = ((batch, m, step.k), (batch, step.k, n))
     for (node, _, strides), shape in zip(step.operands, sizes, strict=True):
-        count = 1
-        for size, stride in zip(shape, strides, strict=True):
-            count *= size if stride else 1
+        count = math.prod(n for n, stride in zip(shape, strides, strict=True) if stride)
         read += min(count, node.size) * node.dtype.itemsize
     return read, written, 2 * batch * m * n * step.k
 
@@ -475,10 +474,7 @@ def _cost(inst: Inst, insts: Sequence[Inst]) -> float:
 
 
 def _points(sizes: Sequence[int], axes: Any) -> int:
-    count = 1
-    for axis in axes:
-        count *= sizes[axis]
-    return count
+    return math.prod(sizes[axis] for axis in axes)
 
 
 def _bytes(node: Node) -> int:

@@ -119,7 +119,7 @@ def _constant_pad(x: Expr, pairs: dict[int, tuple[int, int]], value: Any) -> Exp
         "starts": tuple(a for a, _ in grown),
         "steps": (1,) * x.ndim,
     }
-    if not isinstance(value, Expr) and value == 0:
+    if not isinstance(value, Expr) and value == 0 and np.copysign(1.0, value) > 0:
         return embed(cut, **place)  # type: ignore[no-any-return]
     filler = cast_to(value, x.dtype) if isinstance(value, Expr) else constant(value, x.dtype)
     inside = embed(full(True, cut.shape, dtypes.bool_), **place)

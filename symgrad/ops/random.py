@@ -18,7 +18,7 @@ from symgrad import dtypes, random
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
 from symgrad.family import Library, op
-from symgrad.op import STATE, cast_to, input_node
+from symgrad.op import STATE, input_node
 from symgrad.sample import Case, T
 
 KINDS = ("uniform", "normal", "bits", "permutation")
@@ -72,14 +72,6 @@ class random_values(Library):
         if kind == "bits":
             return random.bits_of((seed, offset), size)
         return random.permutation_of((seed, offset), size[0])
-
-
-def random_integers(key: Expr, size: tuple[int, ...], low: int, high: int, dtype: DType) -> Expr:
-    """Integers uniform on [low, high), of a key."""
-    from symgrad.ops.rounding import remainder
-
-    drawn = random_values(key, kind="bits", size=size, dtype=dtypes.int64)
-    return cast_to(remainder(drawn, high - low) + low, dtype)
 
 
 def draw(

@@ -26,6 +26,7 @@ from symgrad.ops.transcendental import (
     UnitUnary,
     exp,
     log,
+    log1p,
     tanh,
 )
 from symgrad.sample import Case, T
@@ -248,8 +249,6 @@ class xlog1py(TimesLog):
         return x * sp.log(1 + y)
 
     def partials(out: Expr, x: Expr, y: Expr) -> Any:
-        from symgrad.ops.transcendental import log1p
-
         none = eq(x, 0.0)
         in_x = where(logical_and(none, y <= -1.0), 0.0, log1p(y))
         return in_x, where(logical_and(none, eq(y, -1.0)), 0.0, x / (y + 1.0))

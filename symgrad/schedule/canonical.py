@@ -8,6 +8,7 @@ the values are those of the program as written. Start reading at `canonical`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -55,10 +56,7 @@ class Node:
 
     @property
     def size(self) -> int:
-        n = 1
-        for d in self.shape:
-            n *= d
-        return n
+        return math.prod(self.shape)
 
     def attributes(self) -> dict[str, Any]:
         """The attributes by name."""

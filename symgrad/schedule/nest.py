@@ -14,6 +14,7 @@ Structures:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -232,10 +233,7 @@ class Nest:
         sizes = []
         place = {-1: -1}
         for number, group in enumerate(groups):
-            total = 1
-            for axis in group:
-                total *= self.sizes[axis]
-            sizes.append(total)
+            sizes.append(math.prod(self.sizes[axis] for axis in group))
             place[group[-1]] = number
         self.sizes = sizes
         self.axis = place[self.axis]

@@ -10,6 +10,8 @@ One structure, `Packing`: the copies of one program, shared by its nests. Start 
 
 from __future__ import annotations
 
+import math
+
 from symgrad.op import INPUT, REGISTRY
 from symgrad.schedule.affine import Affine, variable
 from symgrad.schedule.canonical import Node
@@ -38,9 +40,7 @@ class Packing:
         vector : int
             The axis that lanes would run along.
         """
-        total = 1
-        for size in nest.sizes:
-            total *= size
+        total = math.prod(nest.sizes)
         made: list[Item] = []
         for inst in nest.insts:
             step = inst.offset.coefficient(vector)

@@ -6,6 +6,6 @@ happens only in printed formulas (`symgrad.formula`); and the accuracy rules her
 with one switch. Start reading at `stability`.
 """
 
-from symgrad.simplify.stability import is_enabled, set_enabled
+from symgrad.simplify.stability import set_enabled
 
-__all__ = ["is_enabled", "set_enabled"]
+__all__ = ["set_enabled"]

@@ -174,9 +174,4 @@ def set_enabled(enabled: bool) -> None:
     template.forget()
 
 
-def is_enabled() -> bool:
-    """Whether the accuracy rules are on."""
-    return bool(REGISTRY["log"].rewrites)
-
-
 set_enabled(True)
