@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from symgrad.codegen import pool
 from symgrad.codegen.vmath import avx512
 from symgrad.op import INPUT
 from symgrad.schedule.affine import Affine
@@ -49,7 +50,11 @@ STATES = 1 << 41
 """Numbers of buffers for sums under way: beyond those of any graph and of packed copies."""
 
 MAX_PARTS = 8
-"""Chunks of a crossed nest at most: each takes the rows of some lanes, and their sums are joined."""
+"""Chunks of a crossed nest at most: each takes the rows of some lanes, and their sums are joined.
+
+There are no more of them than threads, else their sums travel from core to core for longer than
+a finer share of the work gains.
+"""
 
 PARTS_BYTES = 1 << 19
 """Room for what the chunks of a crossed nest leave to be joined: what a second-level cache holds."""
@@ -314,7 +319,8 @@ class Layout:
             return
         wanted = int(max(1.0, min(float(MAX_CHUNKS), self.cost_ns / CHUNK_NS)))
         if self.mode == "crossed":
-            while 2 * self.extent <= min(wanted, MAX_PARTS):
+            most = min(wanted, MAX_PARTS, max(2, 2 * pool.get_num_threads() - 1))
+            while 2 * self.extent <= most:
                 self.extent *= 2
             return
         first = self.order[0]
