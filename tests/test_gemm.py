@@ -435,3 +435,11 @@ def test_work_memory_is_bounded_whatever_the_size():
             launch = gemm.gemm_plan("double", 1, m, n, k, (0, k, 1), b, c)
             assert launch.scratch_bytes < 2**26
             assert launch.extent >= 1
+
+
+@pytest.mark.parametrize("kind", DTYPES)
+def test_a_product_of_one_packed_block_is_cut_for_several_threads(kind):
+    m, n, k = 128, 256, 784
+    launch = gemm.gemm_plan(kind, 1, m, n, k, (0, k, 1), (0, 1, k), (0, n, 1))
+    assert "packed" in launch.variant
+    assert 2 <= launch.extent <= 4

@@ -445,6 +445,9 @@ PACK_BYTES = 1_200_000
 PACK_ROWS = 96
 BLOCK_TILES = 4
 BLOCK_VECTORS = 32
+# So that a product of one packed block feeds several threads: chunks, and their width at least.
+FEW = 4
+FEW_VECTORS = 8
 CHUNKS = 32
 CHUNK_NS = 4000.0
 JOINED_ROWS = 960
@@ -478,7 +481,8 @@ def choose_blocking(
     most_columns = STAGE_COLUMNS if staged else n
     if packs:
         # Chunks side by side pack different columns, chunks below one another the same.
-        columns = _part(n, max(1, min(wanted, n // (BLOCK_VECTORS * shape.width))), shape.width)
+        most = max(n // (BLOCK_VECTORS * shape.width), min(n // (FEW_VECTORS * shape.width), FEW))
+        columns = _part(n, max(1, min(wanted, most)), shape.width)
         rows = _part(m, min(wanted * columns // max(n, 1), m // PACK_ROWS), shape.rows)
     else:
         rows = _part(m, min(wanted, m // (BLOCK_TILES * shape.rows)), shape.rows)
