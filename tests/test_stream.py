@@ -267,3 +267,27 @@ def test_small_programs_stay_as_they_are() -> None:
     f = sg.compile(with_gradients(network, 5))
     f(*network_args(1000, np.float64))
     assert "stream" not in f.schedule()
+
+
+def test_streams_that_fill_what_an_earlier_one_began(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Zeros and what is written over them may end up in two streams."""
+    rng = np.random.default_rng(5)
+    x, w = rng.normal(size=(2, 7)), rng.normal(size=(4, 1, 2))
+
+    def loss(x: Any, w: Any) -> Any:
+        return (sg.nn.functional.conv1d(x, w, None, 2, 1, 2, 2) ** 2).sum()
+
+    value, gx, gw = both(with_gradients(loss, 2), [x, w], monkeypatch)
+    padded = np.pad(x, ((0, 0), (1, 1)))
+    # Output o at place p adds up weight k times input 2p + 2k of the channel of its group.
+    taps = np.stack([padded[:, 2 * k : 2 * k + 8 : 2][:, :4] for k in (0, 1)], 2)
+    y = np.einsum("ok,opk->op", w[:, 0], taps[[0, 0, 1, 1]])
+    expected = np.zeros_like(padded)
+    for o in range(4):
+        for k in (0, 1):
+            expected[o // 2, 2 * k : 2 * k + 7 : 2] += 2 * y[o] * w[o, 0, k]
+    np.testing.assert_allclose(value, np.sum(y * y), rtol=1e-12)
+    np.testing.assert_allclose(gx, expected[:, 1:-1], rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(
+        gw[:, 0], 2 * np.einsum("op,opk->ok", y, taps[[0, 0, 1, 1]]), rtol=1e-12
+    )

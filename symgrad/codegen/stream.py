@@ -216,13 +216,13 @@ class Group:
         What must run ahead, and behind.
     """
 
-    def __init__(self, tasks: Sequence[Task], rows: int, inline: bool) -> None:
+    def __init__(self, tasks: Sequence[Task], rows: int, earlier: set[int], inline: bool) -> None:
         self.rows = rows
         self.members: list[tuple[Task, Fit]] = []
         self.before: list[Task] = []
         self.after: list[Task] = []
         self._inline = inline
-        self._written: set[int] = set()
+        self._written = set(earlier)
         self._in_rows: set[int] = set()
         self._late: set[int] = set()
         waiting = list(reversed(tasks))
@@ -396,8 +396,9 @@ def streamed(tasks: list[Task], pinned: set[int], inline: bool) -> list[Task | S
     done: list[Task | Streamed] = []
     copies: dict[tuple[int, int, int, int], Node] = {}
     rest = tasks
+    earlier: set[int] = set()
     while rest:
-        found = _best_group(rest, pinned, inline)
+        found = _best_group(rest, pinned, earlier, inline)
         if found is None:
             break
         group, kept = found
@@ -410,24 +411,29 @@ def streamed(tasks: list[Task], pinned: set[int], inline: bool) -> list[Task | S
                 group.members[place] = Task(product, None), fit
         done.append(Streamed(group, kept, inline))
         rest = group.after
+        # What these tasks touched has its place outside the next stream: one of them may have
+        # begun what a task of that stream goes on to fill.
+        for task in (*group.before, *[task for task, _ in group.members]):
+            earlier |= task.used
     return [*done, *rest]
 
 
 def _best_group(
-    tasks: list[Task], pinned: set[int], inline: bool
+    tasks: list[Task], pinned: set[int], earlier: set[int], inline: bool
 ) -> tuple[Group, dict[int, Node]] | None:
     weight: dict[int, int] = {}
     for task in tasks:
         for node in (*task.reads.values(), *task.writes.values()):
-            rows = next((size for size in node.shape if size > 1), 0)
-            weight[rows] = weight.get(rows, 0) + node.size * node.dtype.itemsize
+            rows = next((size for size in node.shape if size > 1), None)
+            if rows is not None:
+                weight[rows] = weight.get(rows, 0) + node.size * node.dtype.itemsize
     fewest = CHUNKS_PER_THREAD * pool.get_num_threads() * UNIT - UNIT
     likely = sorted(weight, key=lambda rows: -weight[rows])
     for rows in likely[:2]:
         if rows <= fewest or weight[rows] < WORTH_BYTES:
             continue
-        group = Group(tasks, rows, inline)
-        kept = group.locals(pinned)
+        group = Group(tasks, rows, earlier, inline)
+        kept = group.locals(pinned | earlier)
         if len(group.members) < 2:
             continue
         block, _, _ = group.block(kept)
