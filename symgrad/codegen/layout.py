@@ -212,7 +212,13 @@ class Layout:
         rest = [a for a in axes if a not in (self.vector, nest.axis)]
         if nest.axis < 0:
             self.mode = "plain"
+            # Results are written front to back, as far as one order does for all of them.
+            written = nest.outputs[0].offset
+            rest.sort(key=lambda a: -abs(written.coefficient(a)))
             self.order = [*rest, self.vector]
+            if written.coefficient(self.vector) > 1:
+                # Lanes that go to lines apart: what else goes to these lines follows at once.
+                self.order.sort(key=lambda a: -abs(written.coefficient(a)))
         elif running:
             self.mode = "running"
             self.order = [*rest, self.vector, nest.axis]

@@ -15,6 +15,7 @@ depends on another. Start reading at `schedule`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from itertools import count
@@ -35,6 +36,7 @@ from symgrad.schedule.nest import (
     identity_index,
     offset_of,
 )
+from symgrad.schedule.rearranged import rearranged
 from symgrad.schedule.views import strided_view
 
 SEGMENT = 2048
@@ -253,6 +255,17 @@ class _Storage:
         # How many stored values must be there, one after another, before a node can be computed.
         self.level: dict[int, int] = {}
         self._flat: dict[int, bool] = {}
+        found = {n.number: rearranged(n) for n in graph.roots}
+        self._rearranged = {number: r for number, r in found.items() if r is not None}
+        self._between = {k for r in self._rearranged.values() for k in r.between}
+
+    def items(self, n: Node) -> list[Item]:
+        """What computes a stored node, without the zeros that are filled in before."""
+        found = self._rearranged.get(n.number)
+        if found is None:
+            return _items(n)
+        shape = found.source.shape
+        return [Item(n, shape, ((found.source, identity_index(len(shape))),), found.offset)]
 
     def is_stored(self, n: Node) -> bool:
         return n.number in self.stored
@@ -416,6 +429,8 @@ class _Storage:
                     elif strided_view(a, self.is_loaded) is None:
                         self._store_operand(a)
             return
+        if n.number in self._between:
+            return
         if n.op.keeps_order:
             a = n.args[0]
             if split_map(a.shape, n.shape) is None and not flat_readable(
@@ -424,8 +439,16 @@ class _Storage:
                 self.store(a)
                 self._flat.clear()
             return
+        if family == "index":
+            data = n.args[0]
+            inline = data.input < 0 and data.op is not CONSTANT and not self.is_loaded(data)
+            # Rows found at positions lie together once the indexed axes come first.
+            rows = data.size > math.prod(data.shape[: len(n.args) - 1])
+            if inline and rows and n.size >= data.size:
+                self.store(data)
+            return
         # What is placed somewhere is used once, whatever the shapes.
-        if family == "index" or n.op.pieces:
+        if n.op.pieces:
             return
         for a in n.args:
             if a.input >= 0 or a.op is CONSTANT or self.is_loaded(a):
@@ -622,7 +645,7 @@ def schedule(graph: Graph) -> Schedule:
                 level = place(_constant_item(n, n.op.initial), level, segment) + 1  # type: ignore[attr-defined]
             elif n.op.gaps or is_strided_embedding(n):
                 level = place(_constant_item(n, 0), level, segment) + 1
-            for item in _items(n):
+            for item in storage.items(n):
                 done = max(done, place(item, level, segment))
         ready[n.number] = done + 1
     steps = [step for level in levels for step in level]
