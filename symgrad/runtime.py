@@ -292,7 +292,7 @@ def evaluate(roots: Sequence[Expr]) -> None:
     wanted = [r for r in roots if r.value is None]
     if not wanted:
         return
-    nodes = behind(wanted, False)
+    nodes = behind(wanted, False, take=True)
     structure = Structure(nodes, False)
     place = structure.place
     held = structure.held(wanted)

@@ -21,7 +21,7 @@ from symgrad.expr import Expr
 from symgrad.op import CONSTANT, INPUT
 
 
-def behind(roots: Iterable[Expr], through: bool) -> list[Expr]:
+def behind(roots: Iterable[Expr], through: bool, take: bool = False) -> list[Expr]:
     """The nodes of a structure, in creation order.
 
     Parameters
@@ -29,6 +29,8 @@ def behind(roots: Iterable[Expr], through: bool) -> list[Expr]:
     roots : iterable of Expr
     through : bool
         Whether it goes on behind computed nodes that derivatives flow through.
+    take : bool
+        Whether small slices of known values get theirs at once.
     """
     found: dict[int, Expr] = {}
     stack = list(roots)
@@ -38,7 +40,7 @@ def behind(roots: Iterable[Expr], through: bool) -> list[Expr]:
         if serial not in found:
             found[serial] = n
             if n.value is None:
-                if n.op.stacked is not None and _taken(n):
+                if take and n.op.stacked is not None and _taken(n):
                     continue
                 stack += n.args
             elif through and n.requires_grad and n.op is not INPUT:

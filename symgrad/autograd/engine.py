@@ -142,7 +142,7 @@ def run(
         Takes the place of an input and its gradient, when the pass has computed it.
     """
     nodes, cotangents = _initial(outputs, given)
-    graph = behind([*nodes, *cotangents], True)
+    graph = behind([*nodes, *cotangents], True, take=True)
     general = create_graph or STATE.tracing or ANOMALY.enabled or bool(PROFILING)
     leaves: list[Expr] = []
     orphans: list[Expr] = []
