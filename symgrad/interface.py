@@ -227,10 +227,9 @@ def _as_views(x: Tensor, base: Expr, result: Any, number: int = -1, name: str = 
 def in_place(function: Callable[..., Any], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
     """Apply a function and write its result into its first argument."""
     x.check_writable()
-    new = function(
-        x.expr(), *[unwrap(a) for a in args], **{k: unwrap(v) for k, v in kwargs.items()}
-    )
-    return x.write(new)
+    operands = [a.expr() if isinstance(a, Tensor) else unwrap(a) for a in args]
+    named = {k: unwrap(v) for k, v in kwargs.items()} if kwargs else kwargs
+    return x.put(function(x.expr(), *operands, **named))
 
 
 # -- making functions -------------------------------------------------------------------
@@ -336,8 +335,9 @@ def operator_of(source: Any, swapped: bool = False) -> Callable[[Tensor, Any], A
         if node is None:
             node = source(y, x) if swapped else source(x, y)
         made = Tensor(node if node.serial <= _relief_at else _settled(node))
-        if family is not None or other_family is not None:
-            run_if_shared((self, other), made)
+        for f in (family, other_family):
+            if f is not None and f.storage.outside is not None:
+                run_now(made)
         return made
 
     return operator

@@ -89,7 +89,8 @@ class Tensor:
         """The node with this tensor's current value and history."""
         if ACTIVE and STATE.capture is not None:
             return STATE.capture.node_of(self)
-        if self._family is None:
+        family = self._family
+        if family is None or self._seen == family.storage.version:
             return self._node
         return self.own_expr()
 
@@ -420,13 +421,18 @@ class Tensor:
             Broadcastable to this tensor's shape; converted to its dtype.
         """
         self.check_writable()
+        return self.put(new)
+
+    def put(self, new: Expr) -> Tensor:
+        """`write`, when the change is known to make sense for autograd."""
         old = self.expr()
-        if new.dtype.category > old.dtype.category:
-            raise RuntimeError(
-                f"result type {title(new.dtype)} can't be cast to the desired output type "
-                f"{title(old.dtype)}; convert the tensor first"
-            )
-        new = cast_to(new, old.dtype)
+        if new.dtype is not old.dtype:
+            if new.dtype.category > old.dtype.category:
+                raise RuntimeError(
+                    f"result type {title(new.dtype)} can't be cast to the desired output type "
+                    f"{title(old.dtype)}; convert the tensor first"
+                )
+            new = cast_to(new, old.dtype)
         if new.shape != old.shape:
             fits = len(new.shape) <= len(old.shape) and all(
                 a in (1, b) for a, b in zip(new.shape[::-1], old.shape[::-1], strict=False)
