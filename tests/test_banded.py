@@ -121,3 +121,25 @@ def test_single_precision() -> None:
     found = sg.func.hessian(rosenbrock)(sg.tensor(x)).numpy()
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, rosenbrock_hessian(x.astype(float)), rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "int32", "uint8", "bool"])
+@pytest.mark.parametrize("count", [1, 15, 16, 17, 1000, 300_000])
+def test_fills_of_compiled_programs(dtype: str, count: int) -> None:
+    kind = getattr(sg, dtype)
+
+    def fills(x: Any) -> Any:
+        zeros = sg.zeros(count, dtype=kind)
+        return zeros, sg.full((count,), -0.0, dtype=kind), sg.ones(count, dtype=kind), x * 2.0
+
+    # New memory holds what was there before: fill it with something else first.
+    dirty = [np.full(count, 1, zeros.dtype) for zeros in [np.zeros(count, dtype)] * 3]
+    out = (*dirty, np.empty(3))
+    f = sg.compile(fills)
+    f(np.ones(3))
+    zeros, minus, ones, _ = f.into(out, np.ones(3))
+    np.testing.assert_array_equal(zeros, np.zeros(count, dtype))
+    np.testing.assert_array_equal(minus, np.zeros(count, dtype))
+    np.testing.assert_array_equal(ones, np.ones(count, dtype))
+    if dtype.startswith("float"):
+        assert not np.signbit(zeros).any() and np.signbit(minus).all()

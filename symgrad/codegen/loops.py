@@ -13,6 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from symgrad.codegen.crossed import CrossedReduction
 from symgrad.codegen.ir import Function, Module, Section, Val, constant, lanes
 from symgrad.codegen.layout import LANES, Layout
@@ -422,6 +424,9 @@ class LoopEmitter:
     def _plain(self) -> None:
         """Loops of a nest without reduction, and of a cumulative one."""
         layout = self.layout
+        if self._clears():
+            self._clear()
+            return
         opened = []
         for axis in layout.order:
             if layout.mode == "running" and axis == self.nest.axis:
@@ -445,6 +450,34 @@ class LoopEmitter:
                     self.store(place, output, self.values[output.insts[0]])
         for loop in reversed(opened):
             self.close(loop)
+
+    def _clears(self) -> bool:
+        """Whether the nest only fills consecutive memory with zeros."""
+        if self.layout.mode != "plain" or len(self.nest.sizes) != 1:
+            return False
+        for output in self.nest.outputs:
+            inst = self.nest.insts[output.insts[0]]
+            # By its bits: -0.0 is none.
+            zero = inst.kind == "constant" and not any(
+                np.array(inst.value, inst.dtype.numpy).tobytes()
+            )
+            if not zero or output.scattered or output.offset.coefficient(0) != 1:
+                return False
+        return True
+
+    def _clear(self) -> None:
+        """Zeros by the C library, which knows how to align its stores."""
+        f = self.f
+        axis = self.layout.order[0]
+        start, end = self.chunk_range(self.parameter(("size", axis)))
+        f.module.declare("llvm.memset.p0.i64", "void", ["ptr", "i8", "i64", "i1"])
+        for place, output in enumerate(self.nest.outputs):
+            dtype = output.target.dtype
+            memory = "i8" if dtype.kind == "i1" else dtype.kind
+            offset, _ = self.scalar_offset(("out", place), output.offset)
+            row = f.gep(self.base(output.target), f.add(offset, start), memory)
+            size = f.mul(f.sub(end, start), constant("i64", dtype.itemsize))
+            f.do(f"call void @llvm.memset.p0.i64({row}, i8 0, {size}, i1 false)")
 
     # -- stores -----------------------------------------------------------------------
 
