@@ -26,8 +26,8 @@ import numpy as np
 
 from symgrad import dtypes, runtime
 from symgrad.capture import ACTIVE, Capture, refuse_look
-from symgrad.dtypes import DType
 from symgrad.expr import Expr
+from symgrad.facts import Facts, Size
 from symgrad.op import INPUT, STATE, cast_to, grad_mode, input_node
 from symgrad.ops.alias import detach
 from symgrad.ops.complex_numbers import conj
@@ -50,7 +50,7 @@ from symgrad.storage import (
 __all__ = ["Capture", "Size", "Tensor", "from_array", "names_of", "note_name"]
 
 
-class Tensor:
+class Tensor(Facts):
     """A multi-dimensional array that records what is done to it.
 
     Made by `symgrad.tensor` and by operations; see there. A value is computed when somebody looks
@@ -132,58 +132,6 @@ class Tensor:
         return self._slot
 
     # -- facts ------------------------------------------------------------------------
-
-    @property
-    def shape(self) -> Size:
-        return Size(self._node.shape)
-
-    @property
-    def dtype(self) -> DType:
-        return self._node.dtype
-
-    @property
-    def ndim(self) -> int:
-        return len(self._node.shape)
-
-    def dim(self) -> int:
-        """Number of dimensions."""
-        return len(self._node.shape)
-
-    ndimension = dim
-
-    def size(self, dim: int | None = None) -> Any:
-        """The shape, or the size along one dimension."""
-        return self.shape if dim is None else self.shape[dim]
-
-    def numel(self) -> int:
-        """Number of elements."""
-        return self._node.size
-
-    nelement = numel
-
-    @property
-    def itemsize(self) -> int:
-        return self._node.dtype.itemsize
-
-    def element_size(self) -> int:
-        """Bytes per element."""
-        return self._node.dtype.itemsize
-
-    @property
-    def device(self) -> str:
-        return "cpu"
-
-    @property
-    def is_cuda(self) -> bool:
-        return False
-
-    def is_floating_point(self) -> bool:
-        """Whether the dtype is floating."""
-        return self._node.dtype.is_floating_point
-
-    def is_complex(self) -> bool:
-        """Whether the dtype is complex."""
-        return self._node.dtype.is_complex
 
     def is_conj(self) -> bool:
         """Whether the tensor shows the conjugate of its memory."""
@@ -550,34 +498,6 @@ class Tensor:
             )
         return np.array(self.numpy() if self.requires_grad else self.look(), dtype)
 
-    def __bool__(self) -> bool:
-        if self._node.size != 1:
-            raise RuntimeError(
-                "Boolean value of Tensor with "
-                + ("no values" if self._node.size == 0 else "more than one value")
-                + " is ambiguous; use .any() or .all(), or where to choose element by element"
-            )
-        return bool(self.look().item())
-
-    def __float__(self) -> float:
-        return float(self.item())
-
-    def __complex__(self) -> complex:
-        return complex(self.item())
-
-    def __int__(self) -> int:
-        return int(self.item())
-
-    def __index__(self) -> int:
-        if self._node.dtype.category >= 2:
-            raise TypeError("only integer tensors of a single element can be converted to an index")
-        return int(self.item())
-
-    def __len__(self) -> int:
-        if not self._node.shape:
-            raise TypeError("len() of a 0-d tensor")
-        return self._node.shape[0]
-
     def __iter__(self) -> Iterator[Tensor]:
         if not self._node.shape:
             raise TypeError("iteration over a 0-d tensor")
@@ -623,22 +543,6 @@ class Tensor:
         if self._slot is not None and self._slot.grad is not None:
             made.grad = from_array(np.array(self._slot.grad.look()))
         return made
-
-
-class Size(tuple[int, ...]):
-    """A shape: a tuple with `numel`."""
-
-    __slots__ = ()
-
-    def numel(self) -> int:
-        """Number of elements of that shape."""
-        n = 1
-        for s in self:
-            n *= s
-        return n
-
-    def __repr__(self) -> str:
-        return f"symgrad.Size({list(self)})"
 
 
 _NAMES: weakref.WeakKeyDictionary[Expr, str] = weakref.WeakKeyDictionary()
