@@ -35,7 +35,7 @@ from symgrad.schedule.affine import row_major
 from symgrad.schedule.canonical import Node
 from symgrad.schedule.iterate import Iteration
 from symgrad.schedule.packing import FIRST_NUMBER, Packing
-from symgrad.schedule.program import Loops, Product, Routine, Schedule, Step, Stream
+from symgrad.schedule.steps import Loops, Product, Routine, Schedule, Step, Stream
 from symgrad.schedule.straight import join_short
 
 PythonStep = Routine | Iteration

@@ -17,7 +17,7 @@ from symgrad.codegen.plan import Launch
 from symgrad.codegen.stream import Fit, Streamed, Task
 from symgrad.codegen.stream_sums import MERGED, emit_fill, emit_lane_fold, emit_merge
 from symgrad.schedule.canonical import Node
-from symgrad.schedule.program import Product
+from symgrad.schedule.steps import Product
 
 SCRATCH = -1
 """The number under which a table of slots has the program's scratch memory."""

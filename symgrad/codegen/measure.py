@@ -35,7 +35,8 @@ from symgrad.schedule.affine import Affine
 from symgrad.schedule.canonical import Node, canonical
 from symgrad.schedule.iterate import Iteration
 from symgrad.schedule.nest import Inst
-from symgrad.schedule.program import Loops, Product, Routine, Step, Stream, schedule
+from symgrad.schedule.program import schedule
+from symgrad.schedule.steps import Loops, Product, Routine, Step, Stream
 from symgrad.schedule.straight import Straight
 
 SAMPLE_S = 2e-4

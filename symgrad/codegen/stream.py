@@ -29,7 +29,7 @@ from symgrad.schedule.canonical import Node
 from symgrad.schedule.iterate import Iteration
 from symgrad.schedule.nest import Item
 from symgrad.schedule.packing import FIRST_NUMBER
-from symgrad.schedule.program import Loops, Product, Routine, Stream
+from symgrad.schedule.steps import Loops, Product, Routine, Stream
 
 COPIES = FIRST_NUMBER + (1 << 30)
 PARTIALS = 1 << 42

@@ -16,16 +16,8 @@ from heapq import heappop, heappush
 from symgrad.schedule.canonical import Node
 from symgrad.schedule.iterate import Iteration
 from symgrad.schedule.nest import Item, Nest, NestBuilder
-from symgrad.schedule.program import (
-    SEGMENT,
-    Loops,
-    Product,
-    Schedule,
-    Step,
-    Stream,
-    has_buffer,
-    is_strided_embedding,
-)
+from symgrad.schedule.program import SEGMENT, has_buffer, is_strided_embedding
+from symgrad.schedule.steps import Loops, Product, Schedule, Step, Stream
 
 LONGEST = 32
 """Elements of a vector that is kept in registers, at most."""
