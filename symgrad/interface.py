@@ -229,7 +229,7 @@ def in_place(function: Callable[..., Any], x: Tensor, *args: Any, **kwargs: Any)
     x.check_writable()
     operands = [a.expr() if isinstance(a, Tensor) else unwrap(a) for a in args]
     named = {k: unwrap(v) for k, v in kwargs.items()} if kwargs else kwargs
-    return x.put(function(x.expr(), *operands, **named))
+    return x.rebind(function(x.expr(), *operands, **named))
 
 
 # -- making functions -------------------------------------------------------------------

@@ -369,9 +369,9 @@ class Tensor(Facts):
             Broadcastable to this tensor's shape; converted to its dtype.
         """
         self.check_writable()
-        return self.put(new)
+        return self.rebind(new)
 
-    def put(self, new: Expr) -> Tensor:
+    def rebind(self, new: Expr) -> Tensor:
         """`write`, when the change is known to make sense for autograd."""
         old = self.expr()
         if new.dtype is not old.dtype:
