@@ -260,3 +260,21 @@ def test_basic_keys_are_views_and_arrays_are_one_gather():
 
     assert families(getitem(x, (1, slice(None, 2), None))) == {"movement", "leaf"}
     assert families(getitem(x, ([0, 1], [0, 1]))) == {"index", "leaf"}
+
+
+@pytest.mark.parametrize("columns", [1, 3, 16, 26, 50])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_by_position_are_read_whole(columns, dtype):
+    """Lanes along a row whose position is the same for all of them, tails and guards included."""
+    rng = np.random.default_rng(5)
+    table = rng.normal(size=(40, 3, columns)).astype(dtype)
+    where = rng.integers(0, 40, 70)
+    compiled = sg.compile(
+        lambda t, w: (t[w] * 2, t[w, 1].sum(0), sg.nn.functional.pad(t[w], (2, 1)))
+    )
+    twice, total, padded = compiled(table, where)
+    np.testing.assert_array_equal(twice, table[where] * 2)
+    np.testing.assert_allclose(total, table[where, 1].astype(np.float64).sum(0), rtol=1e-4)
+    np.testing.assert_array_equal(padded, np.pad(table[where], ((0, 0), (0, 0), (2, 1))))
+    eager = sg.tensor(table)[sg.tensor(where)] * 2
+    assert eager.numpy().tobytes() == twice.tobytes()

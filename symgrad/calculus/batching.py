@@ -119,6 +119,9 @@ def batched(
     return _rebuilt(outputs, table, lambda n: n.value is None, make)
 
 
+WIDE = 64
+"""Columns of a product, from which the products of a batch are made one by one."""
+
 # -- families ---------------------------------------------------------------------------
 
 
@@ -163,6 +166,11 @@ def _contract(count: int, node: Expr, args: Sequence[Expr], flags: Sequence[bool
         rows = reshape(permute(a, (1, 0, 2, 3)), (products, count * m, k))
         made = reshape(node.op(rows, b), (products, count, m, n))
         return permute(made, (1, 0, 2, 3))
+    if products == 1 and m > 1 and n >= WIDE:
+        # Columns enough for a product each, and no copy to put them next to each other.
+        return reshape(
+            node.op(expand(a, (count, m, k)), reshape(b, (count, k, n))), (count, 1, m, n)
+        )
     columns = reshape(permute(b, (1, 2, 0, 3)), (products, k, count * n))
     made = reshape(node.op(a, columns), (products, m, count, n))
     return permute(made, (2, 0, 1, 3))
@@ -173,15 +181,13 @@ def _index(count: int, node: Expr, args: Sequence[Expr], flags: Sequence[bool]) 
     if not node.op.reads:
         return _each(count, node, args, flags)
     data, *positions = args
-    shape = node.args[1].shape
     if not any(flags[1:]):
-        # Move the batch behind the indexed axes: the positions serve all its elements.
-        indexed = len(positions)
-        order = (*range(1, indexed + 1), 0, *range(indexed + 1, data.ndim))
+        # Move the batch behind all other axes: the positions serve all its elements, and a Jacobian,
+        # whose batch are its columns, finds its rows in order.
+        order = (*range(1, data.ndim), 0)
         found = node.op(permute(data, order), *positions)
-        place = len(shape)
-        rest = range(place + 1, found.ndim)
-        return permute(found, (place, *range(place), *rest))
+        last = found.ndim - 1
+        return permute(found, (last, *range(last)))
     full_positions = _full(count, positions, flags[1:])
     if flags[0]:
         full_positions.insert(0, numbered(full_positions[0]))

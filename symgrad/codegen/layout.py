@@ -291,7 +291,9 @@ class Layout:
         score = 0.0
         for inst in nest.insts:
             if inst.kind == "load":
-                dynamic = any(v < 0 for v, _ in inst.offset.terms)
+                dynamic = any(
+                    v < 0 and nest.varies(nest.dynamic[v], axis) for v, _ in inst.offset.terms
+                )
                 step = inst.offset.coefficient(axis)
                 score += {0: 1.0, 1: 3.0}.get(step, -4.0) if not dynamic else 0.0
         for output in nest.outputs:
@@ -301,6 +303,11 @@ class Layout:
                 score += 2.0
         used = min(nest.sizes[axis], self.width) / self.width
         return score * used if score > 0 else score
+
+    def is_same_in_lanes(self, form: Affine) -> bool:
+        """Whether the computed positions in a form do not change along the vector axis."""
+        nest = self.nest
+        return not any(v < 0 and nest.varies(nest.dynamic[v], self.vector) for v, _ in form.terms)
 
     def _cost(self) -> float:
         """Estimated serial nanoseconds of the whole nest."""

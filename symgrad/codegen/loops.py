@@ -287,7 +287,11 @@ class LoopEmitter:
             self.f.redirect(before)
             return value, level
         place = self.layout.pair_place(inst)
-        if (dynamic or step != 1) and place < 0:
+        if dynamic and step == 1 and self.layout.is_same_in_lanes(form):
+            dynamic = False
+            offset, level = self._row_offset(number, form)
+            level = max(level, self.depth_of[self.layout.vector])
+        elif (dynamic or step != 1) and place < 0:
             offset, level = self.vector_offset(number, form)
         else:
             offset, level = self.scalar_offset(number, form)
@@ -312,6 +316,22 @@ class LoopEmitter:
             value = self.f.icmp("ne", value, other)
         self.f.redirect(before)
         return value, level
+
+    def _row_offset(self, number: int, form: Affine) -> tuple[Val, int]:
+        """The part of an offset that is the same in all lanes, computed positions included."""
+        f = self.f
+        offset, level = self.scalar_offset(number, form)
+        level = max([level, *[self.levels[self.nest.dynamic[v]] for v, _ in form.terms if v < 0]])
+        before = self.at(level)
+        for v, _ in form.terms:
+            if v < 0:
+                position = self.values[self.nest.dynamic[v]]
+                if position.width > 1:
+                    position = f.extract(position, 0)
+                step = self.parameter((number, v))
+                offset = f.add(offset, f.mul(self.b.convert(position, "i64"), step))
+        f.redirect(before)
+        return offset, level
 
     def _consecutive(self, address: Val, mask: Val | None, other: Val) -> Val:
         """Lanes from consecutive places of memory, `other` where `mask` does not hold."""
