@@ -87,8 +87,10 @@ class Recipe:
         if self._in_order:
             return made[: len(self.results)], made
         found = [(inputs if is_input else made)[k] for is_input, k, _ in self.results]
+        # An input that is a result stays the very array it is: gradients may be cotangents as given.
         return [
-            a.reshape(shape) for a, (_, _, shape) in zip(found, self.results, strict=True)
+            a if a.shape == shape else a.reshape(shape)
+            for a, (_, _, shape) in zip(found, self.results, strict=True)
         ], made
 
 

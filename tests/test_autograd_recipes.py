@@ -147,3 +147,11 @@ def test_training_loop_of_the_tutorial():
             a.grad = None
             b.grad = None
     np.testing.assert_allclose([a.item(), b.item()], [2.0, -3.0], atol=1e-6)
+
+
+def test_a_cotangent_that_comes_back_unchanged_is_the_same_memory():
+    x = torch.tensor([1.0, 2.0], requires_grad=True)
+    for _ in range(2):
+        g = torch.ones(2)
+        (back,) = torch.autograd.grad(x.clone(), x, g)
+        assert back.data_ptr() == g.data_ptr()
