@@ -15,7 +15,9 @@ through. Start reading at `Compiled._dispatch`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,6 +37,18 @@ if TYPE_CHECKING:
     from symgrad.codegen.measure import Memory, Report
 
 _LOCK = RenewedLock()
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Pauses Python's search for cycles: it would look through a growing graph again and again."""
+    pauses = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if pauses:
+            gc.enable()
 
 
 def _kind(leaf: Any, recording: bool) -> Any:
@@ -116,7 +130,7 @@ class Trace:
     def recipe(self) -> runtime.Recipe:
         """The program, built on first use, with vector maths inlined."""
         if self._recipe is None:
-            with _LOCK:
+            with _LOCK, _uncollected():
                 if self._recipe is None:
                     self._recipe = runtime.build_recipe(self.nodes(), self.roots(), [], inline=True)
         return self._recipe
@@ -235,7 +249,7 @@ class Compiled:
         trace = self._traces.get(key)
         fresh = trace is None
         if trace is None:
-            with _LOCK:
+            with _LOCK, _uncollected():
                 trace = self._traces.get(key)
                 if trace is None:
                     trace = Trace(self._function, tree, kinds)

@@ -1,5 +1,6 @@
 """`sg.compile`: structures of arguments, derivatives inside and through, captured tensors, errors."""
 
+import gc
 import math
 import threading
 
@@ -233,3 +234,28 @@ def test_a_tower_of_forward_derivatives_stays_small():
     np.testing.assert_allclose(f(x), want, rtol=1e-12)
     # Unmerged it would have some 3^8 operations.
     assert f.llvm().count(" fmul ") + f.llvm().count(" fadd ") < 1000
+
+
+def test_the_collector_is_paused_while_compiling_and_as_before_afterwards():
+    seen = []
+
+    def function(x):
+        seen.append(gc.isenabled())
+        return x * 2
+
+    assert gc.isenabled()
+    assert sg.compile(function)(1.5) == 3.0
+    assert seen == [False] and gc.isenabled()
+
+    def refused(x):
+        raise ValueError("no")
+
+    with pytest.raises(ValueError, match="no"):
+        sg.compile(refused)(1.5)
+    assert gc.isenabled()
+    gc.disable()
+    try:
+        assert sg.compile(lambda x: x * 3)(1.5) == 4.5
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
