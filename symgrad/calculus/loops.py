@@ -250,9 +250,7 @@ def _few(call: Call, moving: Sequence[bool], active: Sequence[int]) -> list[int]
         return []
     args = [*call.initial, *call.stacks, *call.shared]
     places = [k for k in range(len(args)) if moving[k]]
-    count = 0
-    for k in places:
-        count += args[k].size
+    count = sum(args[k].size for k in places)
     scalar = all(call.initial[k].size == 1 for k in active)
     real = all(args[k].dtype is args[places[0]].dtype for k in (*places, *active))
     return places if scalar and real and count <= FEW else []
@@ -261,9 +259,7 @@ def _few(call: Call, moving: Sequence[bool], active: Sequence[int]) -> list[int]
 def _by_tangents(call: Call, places: Sequence[int], final: dict[int, Expr]) -> list[Expr | None]:
     """Cotangents through the Jacobian of the last values."""
     args = [*call.initial, *call.stacks, *call.shared]
-    count = 0
-    for k in places:
-        count += args[k].size
+    count = sum(args[k].size for k in places)
     masks, units, tangents = [], [], []
     start = 0
     for k in places:

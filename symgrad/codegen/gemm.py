@@ -42,7 +42,6 @@ from symgrad.codegen.gemm_tile import (
     define_pack_b,
     define_tile,
     element,
-    i64,
     least,
     pieces_of,
     place,
@@ -51,7 +50,7 @@ from symgrad.codegen.gemm_tile import (
     vectors_of,
     when,
 )
-from symgrad.codegen.ir import FLOAT_BITS, Function, Module, Val, constant
+from symgrad.codegen.ir import FLOAT_BITS, Function, Module, Val, constant, i64
 
 (
     ARG_SLOT_A,

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from symgrad.codegen.ir import FLOAT_BITS, Function, Module, Val, constant, lanes
+from symgrad.codegen.ir import FLOAT_BITS, Function, Module, Val, constant, i64, lanes
 
 UNIT = 384
 """Length of one chain along k; part of the definition of the result's bits."""
@@ -69,11 +69,6 @@ def tile_shape(kind: str, wide_registers: bool) -> Shape:
     """
     width = VECTOR_BYTES * 8 // FLOAT_BITS[kind]
     return Shape(6, 4 if wide_registers else 1, width)
-
-
-def i64(value: int) -> Val:
-    """An i64 constant."""
-    return constant("i64", value)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ them. Start reading at `build`.
 from __future__ import annotations
 
 from symgrad.codegen import jit, pool
-from symgrad.codegen.ir import Function, Module, Val, constant
+from symgrad.codegen.ir import Function, Module, Val, constant, i64
 from symgrad.codegen.plan import LAUNCH_WORDS, run_library
 
 CHECK_NS = 50_000_000
@@ -24,11 +24,6 @@ CHECK_NS = 50_000_000
 
 SLICE_NS = 50_000_000
 """Estimated time of a slice of a long launch."""
-
-
-def i64(value: int) -> Val:
-    """An i64 constant."""
-    return constant("i64", value)
 
 
 def _check(module: Module) -> None:

@@ -80,6 +80,11 @@ def constant(kind: str, value: float | int | bool, width: int = 1) -> Val:
     return Val(text if width == 1 else f"splat ({kind} {text})", kind, width)
 
 
+def i64(value: int) -> Val:
+    """An i64 constant."""
+    return constant("i64", value)
+
+
 def lanes(kind: str, values: Sequence[float | int | bool]) -> Val:
     """A constant vector with one value per lane."""
     body = ", ".join(f"{kind} {scalar_constant(kind, v)}" for v in values)

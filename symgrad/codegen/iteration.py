@@ -214,7 +214,6 @@ class IterationEmitter:
             value = f.splat(value, self.width)
             if min(places) >= 0:
                 return value
-            places = [0 if p == 0 else -1 for p in places]
         elif places == list(range(size)):
             return value
         rest = [0] * (self.width - len(places))
@@ -222,8 +221,6 @@ class IterationEmitter:
             return f.shuffle(value, None, [*places, *rest])
         zero = constant(value.kind, 0, self.width)
         picks = [p if p >= 0 else self.width + k for k, p in enumerate(places)]
-        if size == 1:
-            picks = [k if p >= 0 else self.width + k for k, p in enumerate(places)]
         return f.shuffle(value, zero, [*picks, *rest])
 
     def _placed(self, q: Quantity) -> Val:

@@ -17,7 +17,7 @@ import numpy as np
 
 from symgrad.codegen import jit, plan
 from symgrad.codegen.build import Program
-from symgrad.codegen.ir import Function, Module, Val, constant
+from symgrad.codegen.ir import Function, Module, Val, constant, i64
 
 STACK_BYTES = 1 << 16
 """Scratch memory up to this size is taken from the stack."""
@@ -42,11 +42,6 @@ class Wiring(NamedTuple):
     program: Program
     sources: Sequence[int | np.ndarray]
     results: Sequence[tuple[bool, int]]
-
-
-def i64(value: int) -> Val:
-    """An i64 constant."""
-    return constant("i64", value)
 
 
 def _fixed(f: Function, address: int) -> Val:

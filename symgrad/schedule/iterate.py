@@ -13,6 +13,7 @@ Start reading at `Iteration.quantities`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -52,7 +53,7 @@ class Quantity(NamedTuple):
 
     @property
     def size(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64))
+        return math.prod(self.shape)
 
 
 def graph_of(body: Body) -> Graph:
