@@ -45,17 +45,20 @@ class Straight(Loops):
         kept.sort(key=lambda item: -len(item.domain))
         super().__init__(kept, members[0].loaded, members[0].segment)
         self.inside = inside
+        self._nest: Nest | None = None
 
     def part(self, items: list[Item]) -> Loops:
         """Straight-line code for some of the items only."""
         return Straight([super().part(items)], self.inside)
 
     def build(self) -> Nest:
-        """The code in index form, marked as straight."""
-        own = {item.target.number for item in self.items} | self.inside
-        nest = NestBuilder(lambda n: n.number not in own and self.loaded(n)).build(self.items)
-        nest.straight = True
-        return nest
+        """The code in index form, marked as straight; made once, as joining asks for its length."""
+        if self._nest is None:
+            own = {item.target.number for item in self.items} | self.inside
+            builder = NestBuilder(lambda n: n.number not in own and self.loaded(n))
+            self._nest = builder.build(self.items)
+            self._nest.straight = True
+        return self._nest
 
     def __repr__(self) -> str:
         return super().__repr__().replace("loops", "straight", 1)
@@ -96,32 +99,33 @@ class _Step:
     def _walk(self, step: Loops) -> bool:
         """Find what a nest reads; gives whether it reads at positions that are values."""
         positioned = False
-        seen: set[tuple[int, bool]] = set()
         stack: list[tuple[Node, bool]] = []
         for item in step.items:
             moved = item.target.op.family not in ("elementwise", "movement")
             stack.extend((n, moved) for n, _ in item.values)
             stack.extend((n, True) for n, _, _ in item.positions)
+        seen = set(stack)
+        loaded = step.loaded
         while stack:
             n, moved = stack.pop()
-            if (n.number, moved) in seen:
-                continue
-            seen.add((n.number, moved))
-            if n.number not in self.writes and (n.input >= 0 or step.loaded(n)):
+            if n.number not in self.writes and (n.input >= 0 or loaded(n)):
                 self.reads.add(n.number)
                 if moved or has_buffer(n):
                     self.apart.add(n.number)
                 continue
-            positioned |= n.op.family == "index"
-            moved |= _moves(n)
-            stack.extend((a, moved) for a in n.args)
+            family = n.op.family
+            positioned |= family == "index"
+            moved = moved or (family != "elementwise" and _moves(n))
+            for a in n.args:
+                found = (a, moved)
+                if found not in seen:
+                    seen.add(found)
+                    stack.append(found)
         return positioned
 
 
 def _moves(n: Node) -> bool:
-    """Whether a node has other elements than its argument, or the same in another order."""
-    if n.op.family == "elementwise":
-        return False
+    """Whether a node, not elementwise, has other elements than its argument or another order."""
     if n.op.family != "movement" or n.op.bounded:
         return True
     (a,) = n.args[:1]
