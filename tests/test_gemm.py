@@ -421,6 +421,73 @@ def test_negative_zero_needs_a_negative_zero_result(kernels):
     assert same_bits(c, np.zeros((1, 1, 9)))
 
 
+# -- zeros at the ends of rows ------------------------------------------------------------
+
+
+def with_zero_ends(rng, shape, kind):
+    """Rows that are zero, of either sign, up to somewhere and from somewhere on."""
+    a = fill(rng, shape, kind)
+    _, m, k = shape
+    for row in range(m):
+        first, end = np.sort(rng.integers(0, k + 1, 2)) if row % 7 else (k, k)
+        a[:, row, :first] = 0.0
+        a[:, row, end:] = -0.0
+    return a
+
+
+@pytest.mark.parametrize("kind", DTYPES)
+@pytest.mark.parametrize(
+    "m,n,k", [(1, 9, 65), (6, 40, 64), (13, 70, 100), (30, 33, 385), (40, 5, 900)]
+)
+def test_zeros_at_the_ends_of_rows_leave_the_bits_alone(kernels, kind, m, n, k):
+    rng = np.random.default_rng(k)
+    for part in range(0, k, 50):
+        a, b = with_zero_ends(rng, (2, m, k), kind), fill(rng, (2, k, n), kind)
+        # Whole tiles without anything before `part` or after it.
+        a[0, :, :part], a[1, :, part:] = 0.0, 0.0
+        want = product(a, b)
+        for x in (a, np.ascontiguousarray(a.transpose(0, 2, 1)).transpose(0, 2, 1)):
+            for y in (b, np.ascontiguousarray(b.transpose(0, 2, 1)).transpose(0, 2, 1)):
+                c = np.full((2, m, n), np.nan, DTYPES[kind])
+                kernels(x, y, c)
+                assert same_bits(c, want), part
+
+
+@pytest.mark.parametrize("kind", DTYPES)
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("packed", [False, True])
+def test_zeros_do_not_hide_what_is_not_finite(kernels, kind, bad, packed):
+    m, n, k = 13, 70, 90
+    for place in (0, 5, 39, 40, 50, 89):
+        a, b = np.zeros((1, m, k), DTYPES[kind]), np.ones((1, k, n), DTYPES[kind])
+        a[:, :, 40:50] = 1.0
+        b[0, place, 66] = bad
+        want = np.full((1, m, n), 10.0)
+        want[:, :, 66] = bad if 40 <= place < 50 else np.nan
+        if packed:
+            b = np.ascontiguousarray(b.transpose(0, 2, 1)).transpose(0, 2, 1)
+        c = np.empty((1, m, n), DTYPES[kind])
+        kernels(a, b, c)
+        np.testing.assert_array_equal(c, want)
+
+
+@pytest.mark.parametrize("kind", DTYPES)
+def test_zeros_behind_a_product_that_underflows_decide_its_sign(kernels, kind):
+    m, n, k = 7, 41, 64
+    small = np.sqrt(np.finfo(DTYPES[kind]).smallest_subnormal) / 16
+    for sign in (1.0, -1.0):
+        a, b = np.full((1, m, k), sign * 0.0, DTYPES[kind]), -np.ones((1, k, n), DTYPES[kind])
+        a[:, :, 2], b[:, 2, :] = -small, small
+        b[0, 63, 1::3], b[0, 40, 2::3] = 1.0, 1.0
+        # -small * small is -0.0, and stays so until +0.0 is added: then it is +0.0 for good.
+        terms = sign * np.copysign(0.0, b[0, 3:])
+        positive = np.any(~np.signbit(terms), axis=0)
+        c = np.empty((1, m, n), DTYPES[kind])
+        kernels(a, b, c)
+        assert np.all(c == 0.0)
+        assert np.array_equal(np.signbit(c[0]), np.broadcast_to(~positive, (m, n)))
+
+
 # -- the plan -----------------------------------------------------------------------------
 
 

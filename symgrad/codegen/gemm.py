@@ -23,6 +23,7 @@ from functools import cache
 from typing import NamedTuple
 
 from symgrad.codegen import jit
+from symgrad.codegen.gemm_inner import define_inner, define_missing
 from symgrad.codegen.gemm_library import Size, host_shape, linked, tiles
 from symgrad.codegen.gemm_tile import (
     JOB_A_K,
@@ -34,6 +35,7 @@ from symgrad.codegen.gemm_tile import (
     JOB_RESUMED,
     JOB_SIZE,
     JOB_SLOTS,
+    JOB_TAIL,
     JOB_TILES,
     UNIT,
     VECTOR_BYTES,
@@ -46,10 +48,10 @@ from symgrad.codegen.gemm_tile import (
     pieces_of,
     place,
     quotient,
-    tile_name,
     vectors_of,
     when,
 )
+from symgrad.codegen.gemm_zeros import MOST_ROWS, SHORTEST
 from symgrad.codegen.ir import FLOAT_BITS, Function, Module, Val, constant, i64
 
 (
@@ -170,82 +172,17 @@ def define(module: Module, kind: str, shape: Shape | None = None) -> str:
     shape = shape or host_shape(kind)
     for tail, _ in shape.tails:
         define_tile(module, kind, shape, 1, 1, tail)
-    missing = _define_missing(module, kind, shape)
+    missing = define_missing(module, kind, shape)
     pack_b = define_pack_b(module, kind, shape)
-    inner = _define_inner(module, kind, shape, missing)
-    block = _define_block(module, kind, shape, pack_b, inner)
+    plain = define_inner(module, kind, shape, missing, looks=False)
+    looking = define_inner(module, kind, shape, missing, looks=True)
+    block = _define_block(module, kind, shape, pack_b, (plain, looking))
     return _define_kernel(module, kind, block)
 
 
-def _define_missing(module: Module, kind: str, shape: Shape) -> str:
-    """A tile of any size out of the smallest: ``void missing(job, a, b, i, j, lanes, rows, vectors)``."""
-    name = f"gemm_missing_{kind}"
-    arguments = [("job", "ptr", 1), ("a", "ptr", 1), ("b", "ptr", 1)]
-    arguments += [(n, "i64", 1) for n in ("i", "j", "lanes", "rows", "vectors")]
-    f = Function(module, name, arguments, attributes="noinline nounwind", linkage="internal")
-    job, a, b, top, column, lanes_left, rows, vectors = f.arguments
-    a_row = f.load(place(f, job, JOB_A_ROW), "i64")
-    part, whole = (Val(f"@{tile_name(kind, 1, 1, tail)}", "ptr") for tail, _ in shape.tails)
-    with (
-        counted(f, i64(0), rows, i64(1), "row") as r,
-        counted(f, i64(0), vectors, i64(1), "vector") as v,
-    ):
-        last = f.icmp("eq", f.add(v, i64(1)), vectors)
-        count = f.select(last, lanes_left, i64(shape.width))
-        long = f.icmp("sgt", count, i64(shape.tails[0][1]))
-        tile = f.select(long, whole, part)
-        offset = f.mul(v, i64(shape.width))
-        at_a, at_b = element(f, a, f.mul(r, a_row), kind), element(f, b, offset, kind)
-        values = [job, at_a, at_b, f.add(top, r), f.add(column, offset), count]
-        f.do(f"call void {tile.ref}({', '.join(str(v) for v in values)})")
-    f.ret()
-    f.finish()
-    return name
-
-
-def _define_inner(module: Module, kind: str, shape: Shape, missing: str) -> str:
-    """All tiles of one block: ``void inner(job, a, b, i, m, n, packed)``."""
-    name = f"gemm_inner_{kind}"
-    arguments = [("job", "ptr", 1), ("a", "ptr", 1), ("b", "ptr", 1)]
-    arguments += [(n, "i64", 1) for n in ("i", "m", "n", "packed")]
-    f = Function(module, name, arguments, attributes="noinline nounwind", linkage="internal")
-    job, a, b, top, m, n, packed = f.arguments
-    width = i64(shape.width)
-    length = f.load(place(f, job, JOB_LENGTH), "i64")
-    a_row = f.load(place(f, job, JOB_A_ROW), "i64")
-    table = f.load(place(f, job, JOB_TILES), "ptr")
-    panels = f.icmp("ne", packed, i64(0))
-    b_step = f.select(panels, length, i64(1))
-    total = vectors_of(f, n, shape.width)
-    with pieces_of(f, total, i64(shape.vectors), "column") as (first, vectors):
-        column = f.mul(first, width)
-        at_b = element(f, b, f.mul(column, b_step), kind)
-        before_last = f.mul(f.sub(f.add(first, vectors), i64(1)), width)
-        count = least(f, f.sub(n, before_last), width)
-        tail = f.cast("zext", f.icmp("sgt", count, i64(shape.tails[0][1])), "i64")
-        with when(f, panels, "panel"):
-            f.store(f.mul(vectors, width), place(f, job, JOB_B_K))
-        with pieces_of(f, m, i64(shape.rows), "row") as (row, rows):
-            at_a = element(f, a, f.mul(row, a_row), kind)
-            number = f.add(f.mul(f.sub(rows, i64(1)), i64(shape.vectors)), vectors)
-            number = f.add(f.mul(f.sub(number, i64(1)), i64(2)), tail)
-            tile = f.load(f.gep(table, number, "ptr"), "ptr")
-            values = [job, at_a, at_b, f.add(top, row), column, count]
-            ready, absent, done = f.label("ready"), f.label("absent"), f.label("tile.done")
-            f.branch_if(f.icmp("ne", tile, Val("null", "ptr")), ready, absent)
-            f.start(ready)
-            f.do(f"call void {tile.ref}({', '.join(str(v) for v in values)})")
-            f.branch(done)
-            f.start(absent)
-            f.call(missing, None, [*values, rows, vectors])
-            f.branch(done)
-            f.start(done)
-    f.ret()
-    f.finish()
-    return name
-
-
-def _define_block(module: Module, kind: str, shape: Shape, pack_b: str, inner: str) -> str:
+def _define_block(
+    module: Module, kind: str, shape: Shape, pack_b: str, inner: tuple[str, str]
+) -> str:
     """Rows and columns of one batch entry: ``void block(args, a, b, c, m, n, work)``."""
     name = f"gemm_block_{kind}"
     arguments = [("args", "ptr", 1), ("a", "ptr", 1), ("b", "ptr", 1), ("c", "ptr", 1)]
@@ -275,7 +212,10 @@ def _define_block(module: Module, kind: str, shape: Shape, pack_b: str, inner: s
     f.store(b_k, place(f, job, JOB_B_K))
     f.store(to_row, place(f, job, JOB_SLOTS + 1))
     f.store(argument(ARG_TILES), place(f, job, JOB_TILES))
-    f.store(argument(ARG_RESUMED), place(f, job, JOB_RESUMED))
+    resumed = argument(ARG_RESUMED)
+    f.store(resumed, place(f, job, JOB_RESUMED))
+    f.store(i64(0), place(f, job, JOB_TAIL))
+    fresh = f.icmp("eq", resumed, i64(0))
     units = f.udiv(f.add(total_k, i64(UNIT - 1)), i64(UNIT))
     units = f.intrinsic("umax", "i64", 1, [units, i64(1)])
     last_unit = f.sub(units, i64(1))
@@ -306,7 +246,11 @@ def _define_block(module: Module, kind: str, shape: Shape, pack_b: str, inner: s
             at_b = f.select(packs, work, here_b)
             with pieces_of(f, m, block_rows, "rows") as (i, rows):
                 here_a = element(f, a, f.add(f.mul(start, a_k), f.mul(i, a_row)), kind)
-                f.call(inner, None, [job, here_a, at_b, i, rows, columns, b_bytes])
+                looks = f.and_(fresh, f.icmp("sge", length, i64(SHORTEST)))
+                looks = f.and_(looks, f.icmp("sle", rows, i64(MOST_ROWS)))
+                chosen = f.select(looks, *[Val(f"@{name}", "ptr") for name in reversed(inner)])
+                values = [job, here_a, at_b, i, rows, columns, b_bytes]
+                f.do(f"call void {chosen.ref}({', '.join(str(v) for v in values)})")
 
     with when(f, staged, "unstage"):
         c_row, c_column = argument(ARG_C_ROW), argument(ARG_C_COLUMN)

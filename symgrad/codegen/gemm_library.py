@@ -109,7 +109,8 @@ def linked(what: str, text: object, name: str) -> jit.Library:
 @cache
 def _sources() -> str:
     """The source of everything that writes the code of products."""
-    names = (f"{__package__}.gemm", define_tile.__module__, Module.__module__)
+    own = [f"{__package__}.{name}" for name in ("gemm", "gemm_inner", "gemm_zeros")]
+    names = [*own, define_tile.__module__, Module.__module__]
     return "\n".join([getsource(sys.modules[n]) for n in names])
 
 

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from symgrad.codegen.ir import FLOAT_BITS, Function, Module, Val, constant, i64, lanes
+from symgrad.codegen.ir import FLOAT_BITS, INT_OF_FLOAT, Function, Module, Val, constant, i64, lanes
 
 UNIT = 384
 """Length of one chain along k; part of the definition of the result's bits."""
@@ -30,8 +30,18 @@ VECTOR_BYTES = 64
 PREFETCH_LENGTH = 128
 """From this length on a chain takes longer than its results need to arrive."""
 
-JOB_LENGTH, JOB_A_ROW, JOB_A_K, JOB_B_K, JOB_POPS, JOB_DEPTH, JOB_TILES, JOB_RESUMED = range(8)
-JOB_SLOTS = 8
+(
+    JOB_LENGTH,
+    JOB_A_ROW,
+    JOB_A_K,
+    JOB_B_K,
+    JOB_POPS,
+    JOB_DEPTH,
+    JOB_TILES,
+    JOB_RESUMED,
+    JOB_TAIL,
+) = range(9)
+JOB_SLOTS = 9
 JOB_SIZE = JOB_SLOTS + 2 * 64
 """A slot takes two places: address of the block's first element, row stride in elements."""
 
@@ -121,6 +131,14 @@ def least(f: Function, x: Val, y: Val) -> Val:
     return f.intrinsic("smin", x.kind, x.width, [x, y])
 
 
+def none_of(f: Function, mask: Val) -> Val:
+    """Whether a mask holds in no lane."""
+    if mask.width == 1:
+        return f.xor(mask, constant("i1", True))
+    whole = f"i{mask.width}"
+    return f.icmp("eq", f.emit(f"bitcast {mask} to {whole}", whole), Val("0", whole))
+
+
 def tile_name(kind: str, rows: int, vectors: int, tail: str) -> str:
     """The symbol of a tile; `tail` is the form of its last vector."""
     return f"gemm_tile_{kind}_{rows}x{vectors}_{tail}"
@@ -199,6 +217,7 @@ def define_tile(
     state = [a, b, *_repeated(f, resume, zeros, resumed, 1, "resume")]
     state = _repeated(f, step, state, f.lshr(length, i64(1)), 2, "pairs")
     state = _repeated(f, step, state, f.and_(length, i64(1)), 1, "odd")
+    state = _repeated(f, step, state, _tail_trips(f, job, state[2:]), 1, "behind")
     sums = state[2:]
 
     # The topmost slots are added one by one; the last of them then holds the result.
@@ -217,6 +236,28 @@ def define_tile(
                 f.masked_store(sums[r * vectors + v], to, mask)
     f.ret()
     f.finish()
+
+
+def _tail_trips(f: Function, job: Val, sums: list[Val]) -> Val:
+    """How many zeros behind a chain must be added after all: none, unless a sum is at -0.0."""
+    tail = f.load(place(f, job, JOB_TAIL), "i64")
+    before = f.block
+    look, done = f.label("tail"), f.label("tail.done")
+    f.branch_if(f.icmp("sgt", tail, i64(0)), look, done)
+    f.start(look)
+    clear: Val | None = None
+    for total in sums:
+        bits = INT_OF_FLOAT[total.kind]
+        sign = constant(bits, 1 << (64 if bits == "i64" else 32) - 1, total.width)
+        none = none_of(f, f.icmp("eq", f.bits(total), sign))
+        clear = none if clear is None else f.and_(clear, none)
+    assert clear is not None
+    trips = f.select(clear, i64(0), tail)
+    f.branch(done)
+    f.start(done)
+    phi = f.phi("i64")
+    f.set_phi(phi, [(i64(0), before), (trips, look)])
+    return phi[0]
 
 
 def _repeated(

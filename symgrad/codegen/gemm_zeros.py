@@ -1,0 +1,248 @@
+"""What a matrix product need not multiply: zeros at both ends of the rows of its left operand.
+
+Jacobians in forward mode are full of zeros that nobody knows when a program is recorded: tangents of
+one finger's bones with respect to the angles of another. Where all rows of a tile are zero up to
+some k, and again from another k on, its chains run between the two only. The bits stay those of
+whole chains:
+
+* A chain starts at +0.0, and stays there while zeros times finite numbers are added. So the rows of
+  the right operand that are left out must be finite; that is looked at once for all tiles.
+* Zeros added behind change nothing, unless the chain is at -0.0, which products that underflow can
+  leave. Then the tile goes on to the end (`JOB_TAIL`).
+
+Tiles without such zeros cost a look at their first and last elements. Start reading at
+`Zeros`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from symgrad.codegen.gemm_tile import (
+    JOB_A_K,
+    JOB_A_ROW,
+    JOB_B_K,
+    JOB_LENGTH,
+    JOB_TAIL,
+    Shape,
+    element,
+    lane_mask,
+    least,
+    none_of,
+    place,
+    vectors_of,
+)
+from symgrad.codegen.ir import INT_OF_FLOAT, Function, Module, Val, constant, i64
+
+SHORTEST = 64
+"""Length of a chain from which on zeros are looked for."""
+
+MOST_ROWS = 64
+"""Rows of a block, at most, in which zeros are looked for."""
+
+
+class Zeros:
+    """Code that leaves zeros out, in the function that goes over the tiles of a block.
+
+    Parameters
+    ----------
+    f : Function
+        Its first argument is the job.
+    """
+
+    def __init__(self, f: Function, module: Module, kind: str, shape: Shape) -> None:
+        self.f = f
+        self.kind = kind
+        self._span = _define_span(module, kind, shape)
+        self._settle = _define_settle(module, kind, shape)
+        self.job = f.arguments[0]
+        self.length = f.load(place(f, self.job, JOB_LENGTH), "i64")
+        self.a_k = f.load(place(f, self.job, JOB_A_K), "i64")
+        self._spans = f.alloca("i64", 1, 2 * MOST_ROWS)
+        # What is known of the panel: rows before the first number, and from the second on, are finite.
+        self._finite = f.alloca("i64", 1, 2)
+        self._panel: tuple[Val, Val, Val] | None = None
+
+    def _own(self, row: Val) -> Val:
+        """Where the span of the tile is kept that begins at a row."""
+        return place(self.f, self._spans, self.f.shl(row, i64(1)))
+
+    def look(self, a: Val, row: Val, rows: Val) -> None:
+        """Find the zeros in the rows of one tile."""
+        self.f.call(self._span, None, [self.job, a, rows, self._own(row)])
+
+    def turn_to(self, panel: Val, columns: Val) -> None:
+        """The tiles that follow have these columns of B."""
+        f = self.f
+        f.store(i64(0), place(f, self._finite, 0))
+        f.store(self.length, place(f, self._finite, 1))
+        self._panel = panel, columns, f.load(place(f, self.job, JOB_B_K), "i64")
+
+    def cut(self, a: Val, b: Val, row: Val) -> tuple[Val, Val]:
+        """Set a tile's length; where its chains start in A and B."""
+        f = self.f
+        assert self._panel is not None
+        panel, columns, b_k = self._panel
+        own = self._own(row)
+        starts = f.icmp("eq", f.load(place(f, own, 0), "i64"), i64(0))
+        ends = f.icmp("eq", f.load(place(f, own, 1), "i64"), self.length)
+        f.store(self.length, place(f, self.job, JOB_LENGTH))
+        f.store(i64(0), place(f, self.job, JOB_TAIL))
+        before = f.block
+        some, whole = f.label("some"), f.label("whole")
+        f.branch_if(f.and_(starts, ends), whole, some)
+        f.start(some)
+        values = [self.job, panel, columns, own, self._finite]
+        settled = f.call(self._settle, ("i64", 1), values)
+        assert settled is not None
+        f.branch(whole)
+        f.start(whole)
+        first = f.phi("i64")
+        f.set_phi(first, [(i64(0), before), (settled, some)])
+        at_a = element(f, a, f.mul(first[0], self.a_k), self.kind)
+        return at_a, element(f, b, f.mul(first[0], b_k), self.kind)
+
+    def end(self) -> None:
+        """Leave the job as it was."""
+        f = self.f
+        f.store(self.length, place(f, self.job, JOB_LENGTH))
+        f.store(i64(0), place(f, self.job, JOB_TAIL))
+
+
+def _define_span(module: Module, kind: str, shape: Shape) -> str:
+    """Define ``void span(ptr job, ptr a, i64 rows, ptr found)``.
+
+    All `rows` rows of `a` are zero, of either sign, but for found[0] <= k < found[1].
+    """
+    name = f"gemm_span_{kind}"
+    arguments = [("job", "ptr", 1), ("a", "ptr", 1), ("rows", "i64", 1), ("found", "ptr", 1)]
+    f = Function(module, name, arguments, attributes="noinline nounwind", linkage="internal")
+    job, a, rows, found = f.arguments
+    length = f.load(place(f, job, JOB_LENGTH), "i64")
+    a_row, a_k = (f.load(place(f, job, number), "i64") for number in (JOB_A_ROW, JOB_A_K))
+    bits = INT_OF_FLOAT[kind]
+
+    def zeros(width: int) -> Callable[[Val], Val]:
+        """Whether `width` elements from k on are zero in all rows."""
+
+        def test(k: Val) -> Val:
+            at = element(f, a, f.mul(k, a_k), kind)
+            met = constant(bits, 0, width)
+            row, met, close = _loop(f, rows, met, "row")
+            value = f.load(element(f, at, f.mul(row, a_row), kind), bits, width)
+            met = close(f.or_(met, value))
+            size = f.shl(met, constant(bits, 1, width))
+            return none_of(f, f.icmp("ne", size, constant(bits, 0, width)))
+
+        return test
+
+    # Where elements follow one another, a vector of them at a time first.
+    step = shape.width
+    beside = f.icmp("eq", a_k, i64(1))
+    reach = f.select(beside, f.sub(length, i64(step)), i64(-1))
+    first = _walked(f, i64(0), step, lambda k: f.icmp("sle", k, reach), zeros(step), "leading")
+    first = _walked(f, first, 1, lambda k: f.icmp("slt", k, length), zeros(1), "first")
+    low = f.select(beside, f.add(first, i64(step)), f.add(length, i64(1)))
+
+    def before(test: Callable[[Val], Val], width: int) -> Callable[[Val], Val]:
+        return lambda k: test(f.sub(k, i64(width)))
+
+    end = _walked(
+        f, length, -step, lambda k: f.icmp("sge", k, low), before(zeros(step), step), "trailing"
+    )
+    end = _walked(f, end, -1, lambda k: f.icmp("sgt", k, first), before(zeros(1), 1), "last")
+    f.store(first, place(f, found, 0))
+    f.store(end, place(f, found, 1))
+    f.ret()
+    f.finish()
+    return name
+
+
+def _define_settle(module: Module, kind: str, shape: Shape) -> str:
+    """Define ``i64 settle(ptr job, ptr b, i64 columns, ptr span, ptr finite)``.
+
+    Sets the length of a tile's chains by the span of its rows of A, and gives their start. Rows of
+    `b` before finite[0] and from finite[1] on are known to be finite: as far as is needed.
+    """
+    name = f"gemm_settle_{kind}"
+    arguments = [("job", "ptr", 1), ("b", "ptr", 1), ("columns", "i64", 1)]
+    arguments += [("span", "ptr", 1), ("finite", "ptr", 1)]
+    f = Function(
+        module, name, arguments, ("i64", 1), attributes="noinline nounwind", linkage="internal"
+    )
+    job, b, columns, span, finite = f.arguments
+    length = f.load(place(f, job, JOB_LENGTH), "i64")
+    b_k = f.load(place(f, job, JOB_B_K), "i64")
+    vectors = vectors_of(f, columns, shape.width)
+    zero = constant(kind, 0.0, shape.width)
+
+    def is_finite(k: Val) -> Val:
+        at = element(f, b, f.mul(k, b_k), kind)
+        number, total, close = _loop(f, vectors, zero, "vector")
+        offset = f.mul(number, i64(shape.width))
+        mask = lane_mask(f, f.sub(columns, offset), kind, shape.width)
+        value = f.masked_load(element(f, at, offset, kind), mask, zero)
+        # Zero times what is not finite is not a number.
+        total = close(f.fma(value, zero, total))
+        return none_of(f, f.fcmp("uno", total, total))
+
+    wanted, end = (f.load(place(f, span, number), "i64") for number in (0, 1))
+    front = f.load(place(f, finite, 0), "i64")
+    front = _walked(f, front, 1, lambda k: f.icmp("slt", k, wanted), is_finite, "front")
+    f.store(front, place(f, finite, 0))
+    back = f.load(place(f, finite, 1), "i64")
+    back = _walked(
+        f, back, -1, lambda k: f.icmp("sgt", k, end), lambda k: is_finite(f.sub(k, i64(1))), "back"
+    )
+    f.store(back, place(f, finite, 1))
+    first = least(f, wanted, front)
+    end = f.intrinsic("smax", "i64", 1, [end, back])
+    f.store(f.sub(end, first), place(f, job, JOB_LENGTH))
+    f.store(f.sub(length, end), place(f, job, JOB_TAIL))
+    f.ret(first)
+    f.finish()
+    return name
+
+
+def _walked(
+    f: Function,
+    start: Val,
+    step: int,
+    inside: Callable[[Val], Val],
+    holds: Callable[[Val], Val],
+    hint: str,
+) -> Val:
+    """The first position from `start` on, step by step, that is not inside or where nothing holds."""
+    before = f.block
+    head, look, done = f.label(hint), f.label(f"{hint}.look"), f.label(f"{hint}.done")
+    f.branch(head)
+    f.start(head)
+    position = f.phi("i64")
+    f.branch_if(inside(position[0]), look, done)
+    f.start(look)
+    held = holds(position[0])
+    following = f.add(position[0], i64(step))
+    f.set_phi(position, [(start, before), (following, f.block)])
+    f.branch_if(held, head, done)
+    f.start(done)
+    return position[0]
+
+
+def _loop(f: Function, trips: Val, first: Val, hint: str) -> tuple[Val, Val, Callable[[Val], Val]]:
+    """Begin a loop of one turn at least: its number, the value it carries, and what ends it."""
+    before = f.block
+    body, done = f.label(hint), f.label(f"{hint}.done")
+    f.branch(body)
+    f.start(body)
+    number = f.phi("i64")
+    carried = f.phi(first.kind, first.width)
+
+    def close(later: Val) -> Val:
+        following = f.add(number[0], i64(1))
+        f.set_phi(number, [(i64(0), before), (following, f.block)])
+        f.set_phi(carried, [(first, before), (later, f.block)])
+        f.branch_if(f.icmp("slt", following, trips), body, done)
+        f.start(done)
+        return later
+
+    return number[0], carried[0], close
