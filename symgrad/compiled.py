@@ -1,11 +1,8 @@
 """`symgrad.compile`: a function traced once per structure and called natively.
 
-Structures:
-
-* `Compiled`: what `compile` returns; callable, with `into`, `pointer`, `low_level`, `formula`, `schedule`, `llvm`, `asm`,
-  `memory` and `report`.
-* `Trace`: one traced structure of arguments: input and output nodes, the captured tensors that
-  are read at each call, and its program.
+Structure: `Compiled`, what `compile` returns; callable, with `into`, `pointer`, `low_level`, `formula`,
+`schedule`, `llvm`, `asm`, `memory` and `report`. It keeps a `symgrad.tracing.Trace` for each structure
+of arguments.
 
 Arrays and floats in give arrays and floats out, through an entry of machine code that checks
 its arguments and runs the program without any Python. Tensors in give tensors out; when one of
@@ -15,168 +12,23 @@ through. Start reading at `Compiled._dispatch`.
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from symgrad import dtypes, runtime
-from symgrad.calculus.rolling import rolled
+from symgrad import dtypes
+from symgrad.capture import tensor_of
 from symgrad.expr import Expr
 from symgrad.locks import RenewedLock
 from symgrad.nesting import flatten, follow, nesting, unflatten
-from symgrad.op import CONSTANT, INPUT, STATE, grad_mode, input_node, record
-from symgrad.ops.random import key_array
+from symgrad.op import INPUT, STATE, grad_mode
 from symgrad.schedule.complex_parts import as_parts
-from symgrad.structure import behind
-from symgrad.tensor import Capture, Tensor, from_array
+from symgrad.tensor import Tensor, from_array
+from symgrad.tracing import Trace, kind_of, uncollected
 
 if TYPE_CHECKING:
     from symgrad.codegen.measure import Memory, Report
-
-_LOCK = RenewedLock()
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Pauses Python's search for cycles: it would look through a growing graph again and again."""
-    pauses = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if pauses:
-            gc.enable()
-
-
-def _kind(leaf: Any, recording: bool) -> Any:
-    """What of a leaf decides the trace."""
-    if isinstance(leaf, Tensor):
-        return ("tensor", tuple(leaf.shape), leaf.dtype, recording and leaf.requires_grad)
-    if isinstance(leaf, np.ndarray):
-        return ("array", leaf.shape, dtypes.from_numpy(leaf.dtype))
-    return ("float",)
-
-
-class Trace:
-    """One traced structure.
-
-    Attributes
-    ----------
-    inputs : list of Expr
-        One node without a value per dynamic leaf.
-    captured : list of (Tensor, Expr)
-        Tensors from outside, and the nodes that stand for them.
-    outputs : list of Expr
-    tree : the result's shape, with `Leaf` for each output.
-    written : list of (Tensor, Expr)
-        Captured tensors that the function changes in place, with their new values.
-    writer : callable or None
-        The native function that writes results into given arrays, once it was made.
-    """
-
-    def __init__(self, function: Callable[..., Any], tree: Any, kinds: tuple[Any, ...]) -> None:
-        capture = Capture()
-        self.inputs: list[Expr] = []
-        handles: list[Any] = []
-        for kind in kinds:
-            shape, dtype = ((), dtypes.float64) if kind[0] == "float" else kind[1:3]
-            node = input_node(shape, dtype, grad=kind[0] == "tensor" and kind[3])
-            self.inputs.append(node)
-            handles.append(Tensor(node))
-        before = STATE.tracing
-        STATE.tracing = True
-        try:
-            with capture:
-                args, kwargs = unflatten(tree, handles)
-                result = function(*args, **kwargs)
-                found: list[Any] = []
-                self.tree = flatten(result, found)
-                self.outputs = [self._output(value) for value in found]
-        finally:
-            STATE.tracing = before
-        self.captured = capture.read
-        self.draws = capture.draws
-        self.written = capture.written
-        nodes = rolled(self.roots())
-        self.outputs = nodes[: len(self.outputs)]
-        self.written = [
-            (t, n) for (t, _), n in zip(self.written, nodes[len(self.outputs) :], strict=True)
-        ]
-        self._recipe: runtime.Recipe | None = None
-        self.writer: Callable[..., Any] | None = None
-
-    def _output(self, value: Any) -> Expr:
-        if isinstance(value, Tensor):
-            return value.expr()
-        array = np.asarray(value)
-        return input_node(array.shape, dtypes.from_numpy(array.dtype), array)
-
-    def roots(self) -> list[Expr]:
-        """Everything a call computes."""
-        return [*self.outputs, *[node for _, node in self.written]]
-
-    def nodes(self) -> list[Expr]:
-        """The traced structure, inputs first."""
-        return [
-            *self.inputs,
-            *[node for _, node in self.captured],
-            *[node for _, node in self.draws],
-        ]
-
-    @property
-    def recipe(self) -> runtime.Recipe:
-        """The program, built on first use, with vector maths inlined."""
-        if self._recipe is None:
-            with _LOCK, _uncollected():
-                if self._recipe is None:
-                    self._recipe = runtime.build_recipe(self.nodes(), self.roots(), [], inline=True)
-        return self._recipe
-
-    def run(self, leaves: list[Any]) -> Sequence[np.ndarray]:
-        """Arrays of the roots for given leaves."""
-        keys = [key_array(generator.next_key()) for generator, _ in self.draws]
-        return self.recipe.run(self.arrays(leaves, keys))[0]
-
-    def arrays(self, leaves: list[Any], keys: list[np.ndarray]) -> tuple[np.ndarray, ...]:
-        """The recipe's inputs for given leaves and keys of random generators."""
-        arrays = [*[_array(leaf) for leaf in leaves], *[t.look() for t, _ in self.captured], *keys]
-        sources = self.recipe.sources
-        return tuple([s if isinstance(s, np.ndarray) else arrays[s] for s in sources])
-
-    @property
-    def native(self) -> bool:
-        """Whether a native entry can run it: nothing of it is known to Python alone."""
-        recipe = self.recipe
-        return recipe.program.native and not (
-            recipe.paired or self.written or self.draws or self.captured
-        )
-
-    def replay(self, leaves: list[Any]) -> list[Expr]:
-        """The roots recorded again on the nodes of given leaves."""
-        new: dict[int, Expr] = {}
-        for node, leaf in zip(self.inputs, leaves, strict=True):
-            new[id(node)] = (
-                leaf.expr() if isinstance(leaf, Tensor) else from_array(_array(leaf)).expr()
-            )
-        for t, node in self.captured:
-            new[id(node)] = t.expr()
-        for generator, node in self.draws:
-            new[id(node)] = from_array(key_array(generator.next_key())).expr()
-        for n in behind(self.roots(), False):
-            if id(n) in new:
-                continue
-            if n.op is CONSTANT or n.value is not None:
-                new[id(n)] = n
-            elif n.op is INPUT:
-                new[id(n)] = new[id(n.args[0])]
-            else:
-                args = tuple(new[id(a)] for a in n.args)
-                with grad_mode(STATE.grad and n.requires_grad):
-                    new[id(n)] = record(n.op, args, n.attrs, n.shape, n.dtype)
-        return [new[id(r)] for r in self.roots()]
 
 
 def _fitting(out: Any, trace: Trace) -> list[np.ndarray]:
@@ -215,14 +67,6 @@ def _fitting(out: Any, trace: Trace) -> list[np.ndarray]:
     return found
 
 
-def _array(leaf: Any) -> np.ndarray:
-    if isinstance(leaf, Tensor):
-        return leaf.look()
-    if isinstance(leaf, np.ndarray):
-        return np.ascontiguousarray(leaf)
-    return np.array(leaf, np.float64)
-
-
 class Compiled:
     """A compiled function; made by `symgrad.compile`.
 
@@ -231,37 +75,35 @@ class Compiled:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = self.__wrapped__ = function
-        self._traces: dict[Any, Trace] = {}
+        self._traces: dict[Any, list[Trace]] = {}
+        self._lock = RenewedLock()
         self._last: Trace | None = None
         self._entry: Any = None
         self._writer: Callable[..., Any] = self._write
         self.__name__ = getattr(function, "__name__", "compiled")
         self.__doc__ = function.__doc__
 
-    def _trace(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any]
-    ) -> tuple[Trace, list[Any], bool]:
+    def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Trace, list[Any]]:
         leaves: list[Any] = []
         tree = flatten((args, kwargs), leaves)
         recording = STATE.grad
-        kinds = tuple([_kind(leaf, recording) for leaf in leaves])
-        key = (tree, kinds)
-        trace = self._traces.get(key)
-        fresh = trace is None
+        kinds = tuple([kind_of(leaf, recording) for leaf in leaves])
+        known = self._traces.setdefault((recording, tree, kinds), [])
+        trace = next((t for t in known if t.fits()), None)
         if trace is None:
-            with _LOCK, _uncollected():
-                trace = self._traces.get(key)
+            with self._lock, uncollected():
+                trace = next((t for t in known if t.fits()), None)
                 if trace is None:
                     trace = Trace(self._function, tree, kinds)
-                    self._traces[key] = trace
+                    known.append(trace)
         self._last = trace
-        return trace, leaves, fresh
+        return trace, leaves
 
     def _dispatch(self, *args: Any, **kwargs: Any) -> Any:
         """The road of a call that the native entry did not recognise."""
         if STATE.tracing:
             return self._function(*args, **kwargs)
-        trace, leaves, _ = self._trace(args, kwargs)
+        trace, leaves = self._trace(args, kwargs)
         tensors = any(isinstance(leaf, Tensor) for leaf in leaves) or bool(trace.captured)
         if not tensors:
             self._bind(trace, args, kwargs)
@@ -269,10 +111,8 @@ class Compiled:
 
     def _compute(self, trace: Trace, leaves: list[Any]) -> list[Any]:
         """The results for given leaves; writes what the function changes in place."""
-        records = STATE.grad and any(
-            t.requires_grad
-            for t in [*leaves, *[c for c, _ in trace.captured]]
-            if isinstance(t, Tensor)
+        records = STATE.grad and (
+            trace.on_graph or any(t.requires_grad for t in leaves if isinstance(t, Tensor))
         )
         if records:
             nodes = trace.replay(leaves)
@@ -285,10 +125,15 @@ class Compiled:
                 results = [a.item() if not a.shape else a for a in arrays]
                 for k in range(len(trace.outputs), len(arrays)):
                     results[k] = from_array(arrays[k])
-        for (target, node), value in zip(trace.written, results[len(trace.outputs) :], strict=True):
+        rest = iter(results[len(trace.outputs) :])
+        for holder, node in trace.written:
             # A leaf's new value was written under no_grad in the trace, and so it is here.
             with grad_mode(records and node.op is not INPUT):
-                target.write(value.expr())
+                tensor_of(holder).write(next(rest).expr())
+        for slot, _ in trace.computed:
+            slot.grad = next(rest)
+        for slot, gradient in trace.given:
+            slot.grad = gradient
         return results[: len(trace.outputs)]
 
     def _bind(self, trace: Trace, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -338,7 +183,7 @@ class Compiled:
         """The road of `into` that no native function recognised."""
         from symgrad.codegen.bind import into_entry
 
-        trace, leaves, _ = self._trace(args, {})
+        trace, leaves = self._trace(args, {})
         if trace.writer is None and trace.native and not any(isinstance(x, Tensor) for x in leaves):
             trace.writer = into_entry(trace.recipe, args, trace.tree, self._write)
         targets = _fitting(out, trace)
@@ -433,7 +278,7 @@ class Compiled:
         """How the program for some arguments is connected, if it is a single native call."""
         from symgrad.codegen.pointer import Wiring
 
-        trace, _, _ = self._trace(args, {})
+        trace, _ = self._trace(args, {})
         if not trace.native:
             raise TypeError(
                 f"{name}: {self.__name__} reads or writes tensors from outside, draws random numbers, has "
@@ -518,7 +363,7 @@ class Compiled:
         from symgrad.codegen.measure import drawn, measured
 
         if args or kwargs:
-            trace, leaves, _ = self._trace(args, kwargs)
+            trace, leaves = self._trace(args, kwargs)
         else:
             trace = self._latest()
             leaves = [drawn(node) for node in trace.inputs]
@@ -550,12 +395,17 @@ def compile(function: Callable[..., Any] | None = None) -> Any:
     -------
     Compiled
         Arrays and floats in give arrays and floats out; tensors in give tensors out, and
-        derivatives flow through.
+        derivatives flow through. Tensors from outside are read at each call, and what the function
+        does to them is done at each call: changes in place, through views too, and gradients that
+        ``backward()`` adds to leaves.
 
     Raises
     ------
     TracedValueError
         At the call, if the function asks for the value of a traced tensor.
+    RuntimeError
+        At the call, if the function changes the ``requires_grad`` or the shape of a tensor from outside,
+        or calls ``backward()`` on what depends on an argument that requires grad.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""What a tensor says of itself: shape and dtype, and its only element as a Python number.
+"""What a tensor says of itself: shape and dtype, and its elements as Python's and NumPy's.
 
 Structures: `Facts`, the part of `symgrad.tensor.Tensor` that only asks; `Size`, a shape.
 """
@@ -6,8 +6,10 @@ Structures: `Facts`, the part of `symgrad.tensor.Tensor` that only asks; `Size`,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import numpy as np
 
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
@@ -32,8 +34,10 @@ class Facts:
     __slots__ = ()
 
     _node: Expr
-    look: Callable[[], Any]
-    item: Callable[[], Any]
+    look: Callable[[], np.ndarray]
+    numpy: Callable[[], np.ndarray]
+    requires_grad: Any
+    __getitem__: Callable[..., Any]
 
     @property
     def shape(self) -> Size:
@@ -89,6 +93,19 @@ class Facts:
 
     # -- as Python values -----------------------------------------------------------------
 
+    def item(self) -> Any:
+        """The only element as a Python number."""
+        if self._node.size != 1:
+            raise RuntimeError(
+                f"a Tensor with {self._node.size} elements cannot be converted to Scalar; "
+                "reduce or index it first"
+            )
+        return self.look().item()
+
+    def tolist(self) -> Any:
+        """Nested lists of Python numbers, or one number for a 0-d tensor."""
+        return self.look().tolist()
+
     def __bool__(self) -> bool:
         if self._node.size != 1:
             raise RuntimeError(
@@ -116,3 +133,20 @@ class Facts:
         if not self._node.shape:
             raise TypeError("len() of a 0-d tensor")
         return self._node.shape[0]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if copy is False:
+            raise ValueError(
+                "Tensor.__array__: copy=False, but a copy is always made; use .numpy(), which shares memory"
+            )
+        return np.array(self.numpy() if self.requires_grad else self.look(), dtype)
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._node.shape:
+            raise TypeError("iteration over a 0-d tensor")
+        return iter([self[k] for k in range(self._node.shape[0])])
+
+    def __format__(self, spec: str) -> str:
+        if spec and not self._node.shape:
+            return format(self.item(), spec)
+        return repr(self) if not spec else format(self.look(), spec)

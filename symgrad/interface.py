@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from symgrad import ops, runtime, simplify  # noqa: F401 (they attach their ops and rules)
-from symgrad.capture import ACTIVE
 from symgrad.expr import Expr
 from symgrad.family import COMPOSITES, Composite, Elementwise
-from symgrad.op import INPUT, REGISTRY, STATE
+from symgrad.op import ACTIVE, INPUT, REGISTRY, STATE
 from symgrad.ops.alias import clone
 from symgrad.storage import WHOLE, Barrier, Group, Note, Part, Step, keeps_layout
 from symgrad.tensor import Tensor, from_array
@@ -201,7 +200,7 @@ def _as_views(x: Tensor, base: Expr, result: Any, number: int = -1, name: str = 
     if isinstance(result, list | tuple):
         return type(result)(_as_views(x, base, r, k, name) for k, r in enumerate(result))
     steps = steps_between(base, result)
-    if steps and x._path and name in _RESHAPING and not keeps_layout(x, steps):
+    if steps and name in _RESHAPING and x._path and not keeps_layout(x.here(), steps):
         steps = None
         if name in ("view", "view_as"):
             raise RuntimeError(
@@ -350,7 +349,7 @@ _NAMED_BY_CALL = frozenset({"reshape", "permute", "expand", "swapaxes", "swapdim
 def noted(result: Any, note: Note) -> Any:
     """Remember on results that record derivatives which public function made them."""
     if isinstance(result, Tensor):
-        node = result._node
+        node = result._node if not ACTIVE else result.here()._node
         if node.requires_grad and (node.meta is None or type(node.meta) is Note):
             node.meta = note
     elif isinstance(result, tuple):

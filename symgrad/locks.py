@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import threading
+import weakref
 from types import TracebackType
 from typing import Any
 
@@ -20,14 +21,14 @@ from typing import Any
 class RenewedLock:
     """A re-entrant lock for ``with`` that a forked child finds free, unless its own thread holds it."""
 
-    __slots__ = ("_lock",)
+    __slots__ = ("__weakref__", "_lock")
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._renew)
+        _RENEWED.add(self)
 
-    def _renew(self) -> None:
+    def renew(self) -> None:
+        """Make the lock free, in a forked child, unless this thread holds it."""
         if self._lock.acquire(blocking=False):
             self._lock.release()
         else:
@@ -43,6 +44,18 @@ class RenewedLock:
         traceback: TracebackType | None,
     ) -> None:
         self._lock.release()
+
+
+_RENEWED: weakref.WeakSet[RenewedLock] = weakref.WeakSet()
+
+
+def _renew_all() -> None:
+    for lock in list(_RENEWED):
+        lock.renew()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_all)
 
 
 def held_across_fork() -> Any:

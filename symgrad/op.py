@@ -51,6 +51,10 @@ class _State(threading.local):
 
 STATE = _State()
 
+ACTIVE: list[Any] = []
+"""The captures of functions being traced, in any thread: while there is none, a tensor need not ask
+for this thread's."""
+
 INTERNING: list[object] = []
 """One entry for each table of interned nodes in use, in any thread: while there is none, a node
 can be made without asking for this thread's."""

@@ -329,6 +329,12 @@ def require_inputs(nodes: Sequence[Expr]) -> None:
     """Refuse structures with inputs that have no value."""
     for n in nodes:
         if n.op is INPUT and n.value is None and not n.args:
+            if not STATE.tracing:
+                raise TracedValueError(
+                    "compile: a tensor made inside a compiled or transformed function was kept and its value "
+                    f"asked for afterwards (it depends on an input of shape {n.shape}); return it from the "
+                    "function, or write it into a tensor from outside with copy_"
+                )
             raise TracedValueError(
                 "compile: the value of a traced tensor was asked for (bool, item, numpy or print "
                 "inside a compiled function); use symgrad.where to choose by condition"

@@ -22,7 +22,7 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
-from symgrad.op import INPUT, grad_mode
+from symgrad.op import ACTIVE, INPUT, STATE, grad_mode
 from symgrad.ops.alias import clone, detach, join
 from symgrad.ops.arithmetic import where
 from symgrad.ops.movement import full
@@ -115,14 +115,28 @@ class Slot:
     the gradient can print never form a cycle.
     """
 
-    __slots__ = ("__weakref__", "accumulated", "grad", "hooks", "owner", "view")
+    __slots__ = ("__weakref__", "accumulated", "hooks", "own_grad", "owner", "view")
 
     def __init__(self, owner: Tensor) -> None:
         self.owner = weakref.ref(owner)
-        self.grad: Tensor | None = None
+        self.own_grad: Tensor | None = None
         self.hooks: Any = None
         self.accumulated: Any = None
         self.view: Any = None
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient; inside a function being traced, what the function made of it so far."""
+        if ACTIVE and STATE.capture is not None:
+            return STATE.capture.gradient(self)  # type: ignore[no-any-return]
+        return self.own_grad
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if ACTIVE and STATE.capture is not None:
+            STATE.capture.set_gradient(self, value)
+        else:
+            self.own_grad = value
 
 
 class Storage:

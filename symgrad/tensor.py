@@ -19,16 +19,16 @@ from __future__ import annotations
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from symgrad import dtypes, runtime
-from symgrad.capture import ACTIVE, Capture, refuse_look
+from symgrad.errors import TracedValueError, user_line
 from symgrad.expr import Expr
 from symgrad.facts import Facts, Size
-from symgrad.op import INPUT, STATE, cast_to, grad_mode, input_node
+from symgrad.op import ACTIVE, INPUT, STATE, cast_to, grad_mode, input_node
 from symgrad.ops.alias import detach
 from symgrad.ops.complex_numbers import conj
 from symgrad.ops.movement import expand
@@ -47,7 +47,7 @@ from symgrad.storage import (
     title,
 )
 
-__all__ = ["Capture", "Size", "Tensor", "from_array", "names_of", "note_name"]
+__all__ = ["Size", "Tensor", "from_array", "names_of", "note_name"]
 
 
 class Tensor(Facts):
@@ -65,7 +65,9 @@ class Tensor(Facts):
         Where `backward` accumulates, for leaves and retained tensors.
     """
 
-    __slots__ = ("__dict__", "__weakref__", "_family", "_name", "_node", "_path", "_seen", "_slot")
+    __slots__ = (
+        "__dict__", "__weakref__", "_family", "_name", "_node", "_path", "_seen", "_slot", "_trace",
+    )  # fmt: skip
     __array_priority__ = 1000
 
     # Attached by symgrad.interface and symgrad.autograd; declared for type checkers.
@@ -82,17 +84,24 @@ class Tensor(Facts):
         self._seen = 0
         self._slot: Slot | None = None
         self._name: str | None = None
+        self._trace = STATE.capture.number if ACTIVE and STATE.capture is not None else 0
 
     # -- node -------------------------------------------------------------------------
 
     def expr(self) -> Expr:
         """The node with this tensor's current value and history."""
         if ACTIVE and STATE.capture is not None:
-            return STATE.capture.node_of(self)
+            return STATE.capture.node_of(self)  # type: ignore[no-any-return]
         family = self._family
         if family is None or self._seen == family.storage.version:
             return self._node
         return self.own_expr()
+
+    def here(self) -> Tensor:
+        """The handle whose fields count in this thread: while it traces a function, a stand-in."""
+        if ACTIVE and STATE.capture is not None:
+            return STATE.capture.stand_in(self)  # type: ignore[no-any-return]
+        return self
 
     def own_expr(self) -> Expr:
         """The node, whether or not a function is being traced."""
@@ -109,19 +118,21 @@ class Tensor(Facts):
 
     def family(self) -> Family:
         """The tensor's family, made on first need."""
-        if self._family is None:
+        held = self.here()
+        if held._family is None:
             storage = Storage()
-            storage.inference = self._node.meta == INFERENCE
-            self._family = Family(storage, self._node)
-        return self._family
+            storage.inference = held._node.meta == INFERENCE
+            held._family = Family(storage, held._node)
+        return held._family
 
     def alias(self, node: Expr, steps: tuple[Step, ...]) -> Tensor:
         """A view of this tensor: `node`, reached from this one by `steps`."""
         made = Tensor(node)
         family = made._family = self.family()
-        if family.base is None and not self._path:
+        path = self.here()._path
+        if family.base is None and not path:
             family.base = weakref.ref(self)
-        made._path = self._path + steps
+        made._path = path + steps
         made._seen = family.storage.version
         return made
 
@@ -135,7 +146,7 @@ class Tensor(Facts):
 
     def is_conj(self) -> bool:
         """Whether the tensor shows the conjugate of its memory."""
-        return sum(op is conj for op, _ in self._path) % 2 == 1
+        return sum(op is conj for op, _ in self.here()._path) % 2 == 1
 
     def resolve_conj(self) -> Tensor:
         """The tensor in memory of its own if that holds the conjugate."""
@@ -155,16 +166,18 @@ class Tensor(Facts):
     def _version(self) -> int:
         if self.is_inference():
             raise RuntimeError("Inference tensors do not track version counter.")
-        if self._family is None:
+        family = self.here()._family
+        if family is None:
             return 0
-        storage = self._family.storage
+        storage = family.storage
         return storage.version - storage.quiet
 
     def is_inference(self) -> bool:
         """Whether the tensor, or the base that it is a view of, was made in inference mode."""
-        if self._family is None:
-            return bool(self._node.meta == INFERENCE)
-        return self._family.storage.inference
+        held = self.here()
+        if held._family is None:
+            return bool(held._node.meta == INFERENCE)
+        return held._family.storage.inference
 
     # -- autograd facts ---------------------------------------------------------------
 
@@ -209,10 +222,19 @@ class Tensor(Facts):
 
     def _become(self, node: Expr) -> None:
         """Take a node with the same value; views of this tensor follow."""
-        self._node = node
-        if self._family is not None and not self._path:
-            self._family.node = node
-            self._family.seen = self._seen = self._family.storage.version
+        held = self.here()
+        held._node = node
+        if held._family is not None and not held._path:
+            held._family.node = node
+            held._family.seen = held._seen = held._family.storage.version
+
+    def count_change(self) -> None:
+        """Count a change of this tensor's memory that went unseen."""
+        held = self.here()
+        family = held.family()
+        family.current()
+        family.storage.step(family, False)
+        held._seen = family.storage.version
 
     @property
     def is_leaf(self) -> bool:
@@ -224,7 +246,8 @@ class Tensor(Facts):
         slot = self._slot
         if slot is not None:
             return slot.grad
-        if self._node.requires_grad and self._node.op is not INPUT:
+        node = self.expr()
+        if node.requires_grad and node.op is not INPUT:
             warnings.warn(
                 "The .grad attribute of a Tensor that is not a leaf Tensor is being accessed. Its .grad "
                 "attribute won't be populated during autograd.backward(). If you indeed want the .grad "
@@ -273,11 +296,12 @@ class Tensor(Facts):
             cut.value = node.value
         made = Tensor(cut)
         family = self.family()
-        if self._path:
+        path = self.here()._path
+        if path:
             base = family.current()
             own = base if not base.requires_grad else detach(base)
             made._family = Family(family.storage, own, quiet)
-            made._path = self._path
+            made._path = path
         else:
             made._family = Family(family.storage, cut, quiet)
         made._seen = family.storage.version
@@ -285,7 +309,7 @@ class Tensor(Facts):
 
     def detach_(self) -> Tensor:
         """Forget the history of this very tensor."""
-        if self._path:
+        if self.here()._path:
             raise RuntimeError(
                 "Can't detach views in-place. Use detach() instead. If you are using "
                 "DistributedDataParallel (DDP) for training, this is not the case here."
@@ -316,6 +340,10 @@ class Tensor(Facts):
                 "Attempted to call `variable.set_data(tensor)`, but `variable` and `tensor` have "
                 f"incompatible tensor type (got {new.dtype!r}, have {old.dtype!r}); convert with .to"
             )
+        held = self.here()
+        if held is not self:
+            held._replace(new)
+            return
         self._family, self._path = None, ()
         if new.shape == old.shape or not old.requires_grad:
             self._become(joined(new, old))
@@ -329,6 +357,16 @@ class Tensor(Facts):
         leaf.meta = old.meta
         self._become(leaf)
 
+    def _replace(self, new: Expr) -> None:
+        """Give a stand-in other data: the tensor itself will be written at each call."""
+        if new.shape != self._node.shape:
+            raise RuntimeError(
+                f"set_data: inside a compiled function a tensor from outside keeps its shape (got {new.shape}, "
+                f"it has {self._node.shape}); do it outside, or return the new tensor"
+            )
+        with grad_mode(False):
+            self.rebind(new)
+
     # -- writing ----------------------------------------------------------------------
 
     def check_writable(self) -> None:
@@ -341,17 +379,18 @@ class Tensor(Facts):
         if not STATE.grad:
             return
         node = self.expr()
-        if node.requires_grad and node.op is INPUT and not self._path:
+        path = self.here()._path
+        if node.requires_grad and node.op is INPUT and not path:
             raise RuntimeError(
                 "a leaf Variable that requires grad is being used in an in-place operation. "
                 "Use no_grad() around it, or an out-of-place operation."
             )
-        if not self._path:
+        if not path:
             return
         base = self.family().current()
         if not base.requires_grad:
             return
-        for op, _ in self._path:
+        for op, _ in path:
             if isinstance(op, Barrier):
                 raise RuntimeError(op.reason)
         if base.op is INPUT:
@@ -393,11 +432,12 @@ class Tensor(Facts):
             new = expand(new, old.shape)
         if not STATE.grad and old.requires_grad:
             new = joined(new, old)
-        family = self.family()
+        held = self.here()
+        family = held.family()
         storage = family.storage
         base = family.current()
-        if self._path:
-            base = self._written_base(base, new)
+        if held._path:
+            base = held._written_base(base, new)
             if base.requires_grad and base.meta is None:
                 base.meta = SLICES
             if not STATE.grad and family.node.requires_grad:
@@ -406,8 +446,8 @@ class Tensor(Facts):
             base = new
         family.node = base
         storage.step(family, family.quiet)
-        self._node = new
-        self._seen = storage.version
+        held._node = new
+        held._seen = storage.version
         if storage.outside is not None:
             runtime.evaluate([base])
             storage.outside[...] = base.value
@@ -431,22 +471,13 @@ class Tensor(Facts):
         node = self.expr()
         if node.value is None:
             if STATE.tracing and runtime.look(node) is None:
-                refuse_look(node)
+                raise TracedValueError(
+                    f"compile: the value of a traced tensor of shape {node.shape} was asked for{user_line()}; "
+                    "a compiled function cannot branch on it or read it in Python; use symgrad.where to "
+                    "choose by condition"
+                )
             runtime.evaluate([node])
         return runtime.array_of(node)
-
-    def item(self) -> Any:
-        """The only element as a Python number."""
-        if self._node.size != 1:
-            raise RuntimeError(
-                f"a Tensor with {self._node.size} elements cannot be converted to Scalar; "
-                "reduce or index it first"
-            )
-        return self.look().item()
-
-    def tolist(self) -> Any:
-        """Nested lists of Python numbers, or one number for a 0-d tensor."""
-        return self.look().tolist()
 
     def numpy(self, *, force: bool = False) -> np.ndarray:
         """The value as a NumPy array that shares this tensor's memory.
@@ -462,13 +493,13 @@ class Tensor(Facts):
                     "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
                 )
             return self.detach().numpy()
-        if self._path and self.is_conj():
+        if self.is_conj():
             raise RuntimeError(
                 "Can't call numpy() on Tensor that has conjugate bit set. Use "
                 "tensor.resolve_conj().numpy() instead."
             )
         array = self._shared()
-        for op, attrs in self._path:
+        for op, attrs in self.here()._path:
             array = op.ref(array, **dict(zip(op.attributes, attrs, strict=True)))
         return array
 
@@ -477,7 +508,8 @@ class Tensor(Facts):
         return (self.detach() if self.requires_grad else self)._shared()
 
     def _shared(self) -> np.ndarray:
-        family = self.family()
+        held = self.here()
+        family = held.family()
         storage = family.storage
         if storage.outside is None:
             base = family.current()
@@ -486,22 +518,10 @@ class Tensor(Facts):
             own = storage.outside = runtime.copy_of(base)
             family.node = input_node(base.shape, base.dtype, own)
             storage.step(family, True)
-            if not self._path:
-                self._node = family.node
-                self._seen = storage.version
+            if not held._path:
+                held._node = family.node
+                held._seen = storage.version
         return storage.outside
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        if copy is False:
-            raise ValueError(
-                "Tensor.__array__: copy=False, but a copy is always made; use .numpy(), which shares memory"
-            )
-        return np.array(self.numpy() if self.requires_grad else self.look(), dtype)
-
-    def __iter__(self) -> Iterator[Tensor]:
-        if not self._node.shape:
-            raise TypeError("iteration over a 0-d tensor")
-        return iter([self[k] for k in range(self._node.shape[0])])
 
     def __getitem__(self, key: Any) -> Tensor:
         raise NotImplementedError
@@ -513,11 +533,6 @@ class Tensor(Facts):
         from symgrad.printing import tensor_text
 
         return tensor_text(self)
-
-    def __format__(self, spec: str) -> str:
-        if spec and not self._node.shape:
-            return format(self.item(), spec)
-        return repr(self) if not spec else format(self.look(), spec)
 
     # -- copies -----------------------------------------------------------------------
 
@@ -543,6 +558,17 @@ class Tensor(Facts):
         if self._slot is not None and self._slot.grad is not None:
             made.grad = from_array(np.array(self._slot.grad.look()))
         return made
+
+
+def base_of(family: Family) -> Tensor:
+    """The tensor of a family that is no view; made anew if nobody holds it any more."""
+    found = None if family.base is None else family.base()
+    if found is None:
+        found = Tensor(family.current())
+        found._family = family
+        found._seen = family.storage.version
+        family.base = weakref.ref(found)
+    return found
 
 
 _NAMES: weakref.WeakKeyDictionary[Expr, str] = weakref.WeakKeyDictionary()

@@ -143,6 +143,8 @@ def run(
     """
     nodes, cotangents = _initial(outputs, given)
     graph = behind([*nodes, *cotangents], True, take=True)
+    if inputs is None and STATE.capture is not None:
+        STATE.capture.check_backward(graph)
     general = create_graph or STATE.tracing or ANOMALY.enabled or bool(PROFILING)
     leaves: list[Expr] = []
     orphans: list[Expr] = []

@@ -292,8 +292,7 @@ def _apply(cls: Any, two_steps: bool, args: tuple[Any, ...]) -> Any:
         else:
             result = cls.forward(ctx, *args)
     for t in ctx._dirty:
-        t.family().storage.step(t.family(), False)
-        t._seen = t.family().storage.version
+        t.count_change()
     single = not isinstance(result, tuple)
     outputs = (result,) if single else result
     if any(all(o is not t for o in outputs) for t in ctx._dirty):

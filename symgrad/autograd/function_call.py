@@ -332,7 +332,7 @@ def _output(call: UserCall, o: Tensor, result: Expr, args: tuple[Any, ...]) -> T
     if source is not None:
         made = Tensor(result)
         made._family = o.family()
-        steps = tuple([s for s in o._path if not isinstance(s[0], Barrier)])
+        steps = tuple([s for s in o.here()._path if not isinstance(s[0], Barrier)])
         made._path = (*steps, (_ResultView(call.name, result), ()))
         made._seen = made._family.storage.version
         return made
@@ -354,6 +354,7 @@ class _ResultView(Barrier):
 
 
 def _is_view_of(o: Tensor, a: Any) -> bool:
-    return (
-        isinstance(a, Tensor) and bool(o._path) and a._family is not None and o._family is a._family
-    )
+    if not isinstance(a, Tensor):
+        return False
+    view, other = o.here(), a.here()
+    return bool(view._path) and other._family is not None and view._family is other._family

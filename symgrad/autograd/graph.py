@@ -357,10 +357,7 @@ def target_of(edge: GradientEdge | Tensor) -> Expr:
 def increment_version(tensor: Any) -> None:
     """Count a change of a tensor (or of several) that went unseen."""
     for t in (tensor,) if isinstance(tensor, Tensor) else tuple(tensor):
-        family = t.family()
-        family.current()
-        family.storage.step(family, False)
-        t._seen = family.storage.version
+        t.count_change()
 
 
 class _MultiHandle:

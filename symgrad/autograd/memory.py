@@ -19,13 +19,14 @@ from symgrad.expr import Expr
 from symgrad.interface import FUNCTIONS
 from symgrad.ops.movement import permute
 from symgrad.storage import Family, Storage, followed
-from symgrad.tensor import Tensor, from_array
+from symgrad.tensor import Tensor, base_of, from_array
 
 _BEHIND = frozenset({"expand", "permute"})
 
 
 def _layout(t: Tensor) -> tuple[tuple[int, ...], int]:
     """Strides and offset, in elements."""
+    t = t.here()
     if t._path:
         base = np.empty(t.family().current().shape, np.uint8)
         array = followed(base, t._path)
@@ -98,14 +99,7 @@ def _base(self: Tensor) -> Tensor | None:
     """The tensor that this one is a view of."""
     if not self._path:
         return None
-    family = self.family()
-    found = None if family.base is None else family.base()
-    if found is None:
-        found = Tensor(family.current())
-        found._family = family
-        found._seen = family.storage.version
-        family.base = weakref.ref(found)
-    return found
+    return base_of(self.family())
 
 
 def _is_view(self: Tensor) -> bool:
@@ -179,6 +173,11 @@ def _unsafe_preserve_version_counter(tensor: Any) -> Iterator[None]:
 
 def swap_tensors(t1: Tensor, t2: Tensor) -> None:
     """Exchange the contents of two tensors; the Python objects stay."""
+    if t1.here() is not t1 or t2.here() is not t2:
+        raise RuntimeError(
+            "swap_tensors: a tensor from outside cannot be exchanged inside a compiled or transformed "
+            f"function (got shapes {tuple(t1.shape)} and {tuple(t2.shape)}); do it outside"
+        )
     for name in ("_node", "_family", "_path", "_seen", "_slot", "_name"):
         first, second = getattr(t1, name), getattr(t2, name)
         setattr(t1, name, second)

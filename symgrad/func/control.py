@@ -75,17 +75,18 @@ class _Trace:
         count = len(carried)
         state = unflatten(init_form, list(handles[:count]))
         row = None if xs_form is None else unflatten(xs_form, list(handles[count:]))
-        watch = _Quiet(self.inputs[0].serial)
+        watch = _Quiet()
+        watch.adopt(handles)
         try:
             with grad_mode(True), tracing(), watch:
                 result = combine_fn(state, row)
                 self._take(result, combine_fn, carried, init_form)
         except TracedValueError as error:
             raise TracedValueError(LOOKED) from error
-        if watch.written:
+        if watch.changed:
             raise RuntimeError(
                 f"scan: {name_of(combine_fn)} writes to a tensor from outside (got one of shape "
-                f"{tuple(watch.written[0][0].shape)}); carry it, and return its new value"
+                f"{tuple(watch.changed[0][0].shape)}); carry it, and return its new value"
             )
 
     def _take(

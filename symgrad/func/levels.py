@@ -19,12 +19,14 @@ from typing import Any
 
 from symgrad.calculus.batching import replaced
 from symgrad.calculus.rolling import rolled
+from symgrad.capture import Capture, tensor_of
 from symgrad.expr import Expr
 from symgrad.func.tree import flatten, unflatten
 from symgrad.op import STATE, grad_mode
 from symgrad.ops.alias import clone
 from symgrad.ops.random import key_node
-from symgrad.tensor import Capture, Tensor
+from symgrad.storage import Slot
+from symgrad.tensor import Tensor
 
 MUTATED = (
     "During a grad (vjp, jvp, grad, etc) transform, the function provided attempted to call in-place "
@@ -48,29 +50,34 @@ class Argument(Tensor):
 
 
 class Watch(Capture):
-    """Finds the outside tensors that a function reads and writes, on their own nodes.
+    """Finds the outside tensors that a function writes; their stand-ins are on their own nodes."""
 
-    Parameters
-    ----------
-    since : int
-        Nodes made before this creation number are from outside.
-    """
+    @property
+    def changed(self) -> list[tuple[Tensor, Expr]]:
+        """Outside tensors that the function changed, with their new nodes."""
+        return [(tensor_of(holder), node) for holder, node in self.written]
 
-    def __init__(self, since: int) -> None:
-        super().__init__()
-        self._since = since
-
-    def node_of(self, t: Tensor) -> Expr:
-        """The node of a tensor; from now on its writes stay with this watch."""
-        outer = self._outer
-        node: Expr = t.own_expr() if outer is None else outer.node_of(t)
-        if node.serial >= self._since or id(t) in self._of:
-            return node
-        self._of[id(t)] = node
-        self._before[id(t)] = (t._node, t._family, t._path, t._seen)
-        self.read.append((t, node))
-        t._node, t._family, t._path, t._seen = node, None, (), 0
+    def enter(self, node: Expr) -> Expr:
+        """The node itself."""
         return node
+
+    def gradient(self, slot: Slot) -> Tensor | None:
+        """The leaf's gradient: a transform has no state of its own."""
+        return slot.own_grad if self._outer is None else self._outer.gradient(slot)  # type: ignore[no-any-return]
+
+    def set_gradient(self, slot: Slot, value: Tensor | None) -> None:
+        """Give the leaf another gradient."""
+        if self._outer is None:
+            slot.own_grad = value
+        else:
+            self._outer.set_gradient(slot, value)
+
+    def check_backward(self, graph: list[Expr]) -> None:
+        """Refused: gradients would be those of the transform's own nodes."""
+        raise RuntimeError(
+            "backward() called inside a functorch transform. This is not supported, please use functorch.grad "
+            "or functorch.vjp instead or call backward() outside of functorch transforms."
+        )
 
     def key(self, generator: Any) -> Expr:
         """The key of a random draw."""
@@ -125,11 +132,12 @@ class Level:
         given = list(args)
         for place, k in enumerate(argnums):
             given[k] = inside[place]
-        watch = Watch(min(leaf.serial for leaf in self.leaves))
+        watch = Watch()
+        watch.adopt(handles)
         with grad_mode(True), watch:
             self.result = self._rolled(function(*given, **kwargs))
-        if watch.written:
-            raise RuntimeError(MUTATED.format(tuple(watch.written[0][0].shape)))
+        if watch.changed:
+            raise RuntimeError(MUTATED.format(tuple(watch.changed[0][0].shape)))
         for own, handle, leaf in zip(values, handles, self.leaves, strict=True):
             if handle.own_expr() is not leaf:
                 # The function changed its argument in place, which is the user's tensor.

@@ -44,7 +44,8 @@ class _Draws(Watch):
     """
 
     def __init__(self, inputs: _Inputs, randomness: str) -> None:
-        super().__init__(min(p.serial for p in inputs.placeholders))
+        super().__init__()
+        self.adopt([handle for _, _, handle in inputs.mapped])
         self._inputs = inputs
         self._randomness = randomness
 
@@ -275,10 +276,10 @@ def vmap(
         dims = _output_dims(out_dims, form, leaves, name)
         STATE.checked = False
         changed = inputs.changed()
-        news = [node for _, node in watch.written] + [node for _, _, node in changed]
+        news = [node for _, node in watch.changed] + [node for _, _, node in changed]
         made = inputs.apply([*nodes, *news], chunk_size)
         rest = iter(made[len(nodes) :])
-        for target, node in watch.written:
+        for target, node in watch.changed:
             new = next(rest)
             if new.ndim > node.ndim:
                 raise RuntimeError(

@@ -105,6 +105,11 @@ def _rebuilt(kind: type[Tensor], rebuild: Any, parts: Any, attributes: dict[str,
 
 def retype(leaf: Tensor, value: Tensor) -> None:
     """Give a leaf a value of any shape and dtype; it stays the same object, with its hooks."""
+    if leaf.here() is not leaf:
+        raise RuntimeError(
+            "a tensor from outside cannot change its shape or dtype inside a compiled or transformed function "
+            f"(got a leaf of shape {tuple(leaf.shape)}, {leaf.dtype!r}); convert the module outside"
+        )
     records = leaf.requires_grad
     leaf._family, leaf._path, leaf._seen = None, (), 0
     leaf._node = value.detach().expr()

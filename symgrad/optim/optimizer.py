@@ -206,11 +206,10 @@ class Optimizer:
         """Forget all parameters' gradients, or write zeros into them."""
         for group in self.param_groups:
             for p in group["params"]:
-                if p.grad is None:
-                    continue
                 if set_to_none:
+                    # Without asking what is there, on which a compiled function would depend.
                     p.grad = None
-                else:
+                elif p.grad is not None:
                     p.grad.detach_()
                     p.grad.zero_()
 
@@ -292,7 +291,7 @@ def kept(made: Tensor) -> Tensor:
     """
     if STATE.tracing:
         made = from_array(np.array(value_of(made.expr())))
-        made._node.serial = -abs(made._node.serial)
+        made._trace = 0
     return made
 
 
