@@ -423,6 +423,7 @@ class Joint(NamedTuple):
         Values of pending outputs are stored on the way.
         """
         arrays = run_recipe(self.recipe, nodes)
+        release(nodes)
         if len(arrays) == len(self.present):
             return arrays
         found = iter(arrays)

@@ -10,6 +10,7 @@ import pytest
 import symgrad as sg
 from symgrad import runtime
 from symgrad.codegen import jit
+from symgrad.schedule.steps import Loops
 
 
 def resident_kib() -> int:
@@ -201,3 +202,82 @@ def test_training_in_batches_for_many_steps():
         scale = np.sqrt(1.0 - 0.999 ** (step + 1)) / (1.0 - 0.9 ** (step + 1))
         plain -= 0.01 * scale * m / (np.sqrt(v) + 1e-8 * np.sqrt(1.0 - 0.999 ** (step + 1)))
     np.testing.assert_allclose(w.detach(), plain, rtol=1e-9)
+
+
+def training_step(optimizer, count=3):
+    """A step of a two-layer network, never looked at, and its parameters, after some steps."""
+    rng = np.random.default_rng(5)
+    layers = [
+        sg.tensor(0.1 * rng.normal(size=s), requires_grad=True) for s in ((64, 32), (32,), (32, 8))
+    ]
+    w, b, u = layers
+    x = sg.tensor(rng.normal(size=(96, 64)))
+    steps = optimizer(layers)
+
+    def step():
+        steps.zero_grad()
+        ((sg.relu(x @ w + b) @ u) ** 2).mean().backward()
+        steps.step()
+
+    for _ in range(count):
+        step()
+    return step, layers
+
+
+@pytest.fixture
+def last_nests(monkeypatch):
+    """The nests of the program that the last backward pass needed for the first time."""
+    monkeypatch.setattr(runtime, "_JOINTS", {})
+    return lambda: nests_of(list(runtime._JOINTS.values())[-1].recipe.program.schedule)
+
+
+def nests_of(schedule):
+    steps = [s for step in schedule.steps for s in getattr(step, "steps", [step])]
+    return [s.build() for s in steps if isinstance(s, Loops)]
+
+
+def test_an_update_that_nobody_looks_at_is_computed_once(last_nests):
+    _, layers = training_step(lambda p: sg.optim.SGD(p, lr=0.01))
+    insts = [i for nest in last_nests() for i in nest.insts if i.op is not None]
+    assert sum(i.op.name == "sub" for i in insts) == len(layers)
+
+
+def test_adam_changes_a_parameter_and_its_means_in_one_nest(last_nests):
+    _, layers = training_step(lambda p: sg.optim.Adam(p, lr=0.01))
+    nests = last_nests()
+    insts = [i for nest in nests for i in nest.insts if i.op is not None]
+    # A square root for each parameter, and one for the correction that they share.
+    assert sum(i.op.name == "sqrt" for i in insts) == len(layers) + 1
+    for p in layers:
+        (nest,) = [
+            n
+            for n in nests
+            if sum(o.target.shape == p.shape and o.axis < 0 for o in n.outputs) == 3
+        ]
+        loads = [i.node for i in nest.insts if i.kind == "load" and i.node.shape == p.shape]
+        assert len(loads) == len(set(loads)) == 4
+
+
+@pytest.mark.parametrize("optimizer", [sg.optim.SGD, sg.optim.Adam])
+def test_steps_that_nobody_looks_at_leave_nothing_behind(optimizer):
+    step, layers = training_step(lambda p: optimizer(p, lr=0.01), 5)
+    gc.collect()
+    before = len(gc.get_objects())
+    old = weakref.ref(layers[0].expr())
+    for _ in range(20):
+        step()
+    assert old() is None
+    assert len(gc.get_objects()) - before < 50
+
+
+@pytest.mark.parametrize("optimizer", [sg.optim.SGD, sg.optim.Adam])
+def test_looks_between_steps_do_not_change_a_bit(optimizer):
+    step, layers = training_step(lambda p: optimizer(p, lr=0.01), 0)
+    other, looked = training_step(lambda p: optimizer(p, lr=0.01), 0)
+    for _ in range(6):
+        step()
+        other()
+        for p in looked:
+            p.tolist()
+    for p, q in zip(layers, looked, strict=True):
+        np.testing.assert_array_equal(p.detach().numpy(), q.detach().numpy())

@@ -83,27 +83,33 @@ class Sharing:
     def __init__(self, items: list[Item], loaded: Callable[[Node], bool]) -> None:
         self.items = items
         self.loaded = loaded
-        self._numbers: set[int] = set()
+        self._costs: dict[int, float] = {}
         self._done = 0
+
+    def computed(self) -> dict[int, float]:
+        """Costs of the values that the items are made of, by number, wherever they are taken."""
+        for other in self.items[self._done :]:
+            self._computed(other, self._costs)
+        self._done = len(self.items)
+        return self._costs
 
     def is_worth_it(self, item: Item) -> bool:
         """Whether the items need enough of what `item` needs, at the same points, for a common nest."""
-        for other in self.items[self._done :]:
-            self._numbers.update(self._computed(other))
-        self._done = len(self.items)
-        costs = self._computed(item)
-        if sum(cost for number, cost in costs.items() if number in self._numbers) < SHARED:
+        numbers = self.computed()
+        costs = self._computed(item, {})
+        if sum(cost for number, cost in costs.items() if number in numbers) < SHARED:
             return False
         return self._shared_cost(item) >= SHARED
 
-    def _computed(self, item: Item) -> dict[int, float]:
-        """Costs of the values that an item is made of, by number, wherever they are taken."""
+    def _computed(self, item: Item, found: dict[int, float]) -> dict[int, float]:
+        """Add what an item is made of to what was found for others of its domain."""
         points = math.prod(item.domain)
-        found: dict[int, float] = {}
         stack = [node for node, _ in item.values]
         while stack:
             n = stack.pop()
-            if n.number in found or n.input >= 0 or n.size < points or self.loaded(n):
+            if n.number in found or n.input >= 0 or n.size < points:
+                continue
+            if n is not item.target and self.loaded(n):
                 continue
             found[n.number] = n.op.cost if n.op.family == "elementwise" else 0.0
             stack.extend(n.args)

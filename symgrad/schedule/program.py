@@ -24,6 +24,7 @@ from symgrad.op import CONSTANT, REGISTRY
 from symgrad.schedule.affine import ZERO, Affine, row_major, split_map
 from symgrad.schedule.canonical import Graph, Node
 from symgrad.schedule.crossing import can_share, reductions_of
+from symgrad.schedule.delay import delay
 from symgrad.schedule.iterate import fused
 from symgrad.schedule.nest import (
     Index,
@@ -53,6 +54,10 @@ REUSED = 24.0
 
 DEAR = 40.0
 """Cost of one element, in additions, that storing it must save where little is read instead."""
+
+
+CHEAP = 8.0
+"""Cost of one element, in additions, from which a buffer that is there is read instead."""
 
 
 _outside = count(-1, -1)
@@ -120,6 +125,8 @@ class _Storage:
         self.dear: set[int] = set()
         # How many stored values must be there, one after another, before a node can be computed.
         self.level: dict[int, int] = {}
+        # From which level on the buffer of a node that users compute again is there to be read.
+        self.at_hand: dict[int, int] = {}
         self._flat: dict[int, bool] = {}
         found = {n.number: rearranged(n) for n in graph.roots}
         self._rearranged = {number: r for number, r in found.items() if r is not None}
@@ -145,6 +152,21 @@ class _Storage:
         if not self.is_loaded(n):
             return False
         return n.number not in self.local or self.segment[n.number] != segment
+
+    def reading(self, segment: int, level: int) -> Callable[[Node], bool]:
+        """Whether a nest of a segment, at a level, reads a node's buffer."""
+
+        def loaded(n: Node) -> bool:
+            if n.number in self.at_hand and self.at_hand[n.number] <= level:
+                return True
+            return self.is_loaded_in(n, segment)
+
+        return loaded
+
+    def is_worth_reading(self, n: Node) -> bool:
+        """Whether to read a buffer that is there costs less than to compute its values again."""
+        work, read = self._work(n)
+        return work >= CHEAP or (work > 0 and read >= 2 * n.size)
 
     def store(self, n: Node) -> None:
         """Give `n` a buffer that its users read."""
@@ -257,6 +279,13 @@ class _Storage:
             base = base.args[0]
         if base.op.family == "elementwise":
             self.store(base)
+        moved = base
+        while base.op.family == "movement" and base.args:
+            base = base.args[0]
+        if base is not moved and self.is_stored(base):
+            # A result that is asked for has a buffer anyway.
+            if strided_view(a, lambda n: n is base or self.is_loaded(n)) is not None:
+                self.store(base)
         if strided_view(a, self.is_loaded) is None:
             self.store(a)
 
@@ -467,7 +496,7 @@ def schedule(graph: Graph) -> Schedule:
                 if len(nest.items) == MAX_ITEMS:
                     found_open.remove((found, nest))
                 return found
-        nest = Loops([item], lambda n: storage.is_loaded_in(n, segment), segment)
+        nest = Loops([item], storage.reading(segment, level), segment)
         found_open.append((level, nest))
         at_level(level, nest)
         return level
@@ -514,6 +543,10 @@ def schedule(graph: Graph) -> Schedule:
             for item in storage.items(n):
                 done = max(done, place(item, level, segment))
         ready[n.number] = done + 1
+    delay(levels, lambda n: n.number in storage.through, ready)
+    for n in graph.roots:
+        if n.number in storage.through and storage.is_worth_reading(n):
+            storage.at_hand[n.number] = ready[n.number]
     steps = [step for level in levels for step in level]
     stored = [n for n in graph.nodes if storage.is_stored(n)]
     return Schedule(graph, steps, stored, storage.dear)
