@@ -21,11 +21,11 @@ from symgrad import dtypes
 from symgrad.capture import tensor_of
 from symgrad.expr import Expr
 from symgrad.locks import RenewedLock
-from symgrad.nesting import flatten, follow, nesting, unflatten
+from symgrad.nesting import flatten, follow, size, text, unflatten
 from symgrad.op import INPUT, STATE, grad_mode
 from symgrad.schedule.complex_parts import as_parts
 from symgrad.tensor import Tensor, from_array
-from symgrad.tracing import Trace, kind_of, uncollected
+from symgrad.tracing import STATIC, Trace, is_dynamic, kind_of, leaf_of, uncollected
 
 if TYPE_CHECKING:
     from symgrad.codegen.measure import Memory, Report
@@ -33,12 +33,19 @@ if TYPE_CHECKING:
 
 def _fitting(out: Any, trace: Trace) -> list[np.ndarray]:
     """The arrays of `out`, one per result of a trace, if they can take the results."""
-    found: list[Any] = []
-    if not follow(out, trace.tree, found):
+    leaves: list[Any] = []
+    fits = follow(out, trace.form, leaves)
+    for k, value in trace.fixed.items() if fits else ():
+        fits = fits and type(leaves[k]) is type(value) and leaves[k] == value
+    if not fits:
+        given, form = flatten(out)
+        shown = ["*" if is_dynamic(x) else repr(x) for x in given]
+        words = [repr(trace.fixed[k]) if k in trace.fixed else "*" for k in range(size(trace.form))]
         raise TypeError(
             "into: `out` is not nested as the result is, with an array for each of its tensors "
-            f"(got {nesting(flatten(out, []))}, the result is {nesting(trace.tree)}); pass it so"
+            f"(got {text(form, shown)}, the result is {text(trace.form, words)}); pass it so"
         )
+    found = [leaf for k, leaf in enumerate(leaves) if k not in trace.fixed]
     for number, (array, node) in enumerate(zip(found, trace.outputs, strict=True)):
         which = f"array {number} of `out`" if len(found) > 1 else "`out`"
         if type(array) is not np.ndarray:
@@ -84,17 +91,18 @@ class Compiled:
         self.__doc__ = function.__doc__
 
     def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Trace, list[Any]]:
-        leaves: list[Any] = []
-        tree = flatten((args, kwargs), leaves)
+        given, form = flatten((args, kwargs))
         recording = STATE.grad
-        kinds = tuple([kind_of(leaf, recording) for leaf in leaves])
-        known = self._traces.setdefault((recording, tree, kinds), [])
+        given = [leaf_of(value) for value in given]
+        kinds = tuple([kind_of(value, recording) for value in given])
+        leaves = [v for v, kind in zip(given, kinds, strict=True) if kind[0] != STATIC]
+        known = self._traces.setdefault((recording, form, kinds), [])
         trace = next((t for t in known if t.fits()), None)
         if trace is None:
             with self._lock, uncollected():
                 trace = next((t for t in known if t.fits()), None)
                 if trace is None:
-                    trace = Trace(self._function, tree, kinds)
+                    trace = Trace(self._function, form, kinds)
                     known.append(trace)
         self._last = trace
         return trace, leaves
@@ -107,7 +115,7 @@ class Compiled:
         tensors = any(isinstance(leaf, Tensor) for leaf in leaves) or bool(trace.captured)
         if not tensors:
             self._bind(trace, args, kwargs)
-        return unflatten(trace.tree, self._compute(trace, leaves))
+        return unflatten(trace.form, trace.leaves(self._compute(trace, leaves)))
 
     def _compute(self, trace: Trace, leaves: list[Any]) -> list[Any]:
         """The results for given leaves; writes what the function changes in place."""
@@ -142,7 +150,7 @@ class Compiled:
 
         if kwargs or not trace.native:
             return
-        self._entry = bind_entry(self, trace.recipe, args, trace.tree, self._dispatch)
+        self._entry = bind_entry(self, trace.recipe, args, trace.form, trace.fixed, self._dispatch)
 
     # -- results in given arrays ------------------------------------------------------
 
@@ -185,7 +193,7 @@ class Compiled:
 
         trace, leaves = self._trace(args, {})
         if trace.writer is None and trace.native and not any(isinstance(x, Tensor) for x in leaves):
-            trace.writer = into_entry(trace.recipe, args, trace.tree, self._write)
+            trace.writer = into_entry(trace.recipe, args, trace.form, trace.fixed, self._write)
         targets = _fitting(out, trace)
         if trace.writer is not None:
             # In place of the method, so that `f.into` is the native function itself: 60 ns less.

@@ -1,102 +1,141 @@
-"""Nestings of arguments and results of compiled functions.
+"""Nested tuples, lists and dicts of values, taken apart and put together.
 
-One structure, the *tree*: a hashable description of nested tuples, lists and dicts, with a `Leaf` for
-each tensor, array or number whose value is not part of the compiled code, and other values as they
-are. Start reading at `flatten`.
+One structure, the *form* of a nesting: `LEAF`, or a tuple of a container's type, what names its
+children, and their forms. Forms compare equal when the nestings are alike. Start reading at
+`flatten`.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
-from symgrad.tensor import Tensor
+LEAF = "leaf"
 
 
-class Leaf:
-    """Place of a dynamic leaf in an argument tree."""
-
-    __slots__ = ("number",)
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Leaf) and other.number == self.number
-
-    def __hash__(self) -> int:
-        return hash(("leaf", self.number))
-
-
-def flatten(value: Any, leaves: list[Any]) -> Any:
-    """A hashable description of a tree; dynamic leaves are appended to `leaves`."""
-    if isinstance(value, Tensor | np.ndarray | float | np.floating):
-        leaves.append(value)
-        return Leaf(len(leaves) - 1)
-    if isinstance(value, complex | np.complexfloating):
-        leaves.append(np.array(value, np.complex128))
-        return Leaf(len(leaves) - 1)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return ("named", type(value), *[flatten(v, leaves) for v in value])
-    if isinstance(value, tuple):
-        return ("tuple", *[flatten(v, leaves) for v in value])
-    if isinstance(value, list):
-        return ("list", *[flatten(v, leaves) for v in value])
+def _children(value: Any) -> tuple[Any, Any, list[Any]] | None:
+    """Type, names and children of a container; None for a leaf."""
+    if isinstance(value, list | tuple):
+        return type(value), len(value), list(value)
     if isinstance(value, dict):
-        return ("dict", *[(k, flatten(v, leaves)) for k, v in value.items()])
-    try:
-        hash(value)
-    except TypeError as error:
-        raise TypeError(
-            f"compile: an argument of type {type(value).__name__} is neither a tensor, array, number, "
-            "list, tuple or dict nor hashable; pass its parts"
-        ) from error
-    return ("static", type(value), value)
+        return type(value), tuple(value), list(value.values())
+    return None
 
 
-def unflatten(tree: Any, leaves: list[Any]) -> Any:
-    """The inverse of `flatten`."""
-    if isinstance(tree, Leaf):
-        return leaves[tree.number]
-    kind = tree[0]
-    if kind == "static":
-        return tree[2]
-    if kind == "named":
-        return tree[1](*[unflatten(t, leaves) for t in tree[2:]])
-    if kind == "tuple":
-        return tuple(unflatten(t, leaves) for t in tree[1:])
-    if kind == "list":
-        return [unflatten(t, leaves) for t in tree[1:]]
-    return {k: unflatten(t, leaves) for k, t in tree[1:]}
+def flatten(value: Any) -> tuple[list[Any], Any]:
+    """The leaves of a nesting in order, and its form."""
+    leaves: list[Any] = []
+    return leaves, _form(value, leaves)
 
 
-def follow(out: Any, tree: Any, found: list[Any]) -> bool:
-    """Whether `out` is nested as a result's tree; what stands for its leaves is appended."""
-    if isinstance(tree, Leaf):
-        found.append(out)
+def _form(value: Any, leaves: list[Any]) -> Any:
+    parts = _children(value)
+    if parts is None:
+        leaves.append(value)
+        return LEAF
+    kind, names, children = parts
+    return kind, names, tuple([_form(child, leaves) for child in children])
+
+
+def container(kind: Any, names: Any, children: list[Any]) -> Any:
+    """A tuple, list or dict of a given type with given children."""
+    if issubclass(kind, defaultdict):
+        return kind(None, zip(names, children, strict=True))
+    if issubclass(kind, dict):
+        return kind(zip(names, children, strict=True))
+    if hasattr(kind, "_fields"):
+        return kind(*children)
+    return kind(children)
+
+
+def unflatten(
+    form: Any, leaves: Iterable[Any], build: Callable[[Any, Any, list[Any]], Any] = container
+) -> Any:
+    """The nesting of a form with given leaves.
+
+    Parameters
+    ----------
+    form
+        As from `flatten`.
+    leaves : iterable
+    build : callable
+        Makes a container of its type, the names of its children, and these.
+    """
+    return _built(form, iter(leaves), build)
+
+
+def _built(form: Any, leaves: Iterator[Any], build: Callable[[Any, Any, list[Any]], Any]) -> Any:
+    if form == LEAF:
+        return next(leaves)
+    kind, names, forms = form
+    return build(kind, names, [_built(f, leaves, build) for f in forms])
+
+
+def size(form: Any) -> int:
+    """How many leaves a form has."""
+    return 1 if form == LEAF else sum(size(f) for f in form[2])
+
+
+def follow(value: Any, form: Any, found: list[Any]) -> bool:
+    """Whether a value is nested as a form says, whatever its leaves, which are appended.
+
+    A dict may have its keys in another order, and a leaf of the form may be a nesting.
+    """
+    if form == LEAF:
+        found.append(value)
         return True
-    kind = tree[0]
-    if kind == "static":
-        return type(out) is tree[1] and out == tree[2]
-    if kind == "dict":
-        if type(out) is not dict or out.keys() != dict(tree[1:]).keys():
-            return False
-        return all(follow(out[k], t, found) for k, t in tree[1:])
-    parts = tree[1 + (kind == "named") :]
-    wanted = tree[1] if kind == "named" else tuple if kind == "tuple" else list
-    if type(out) is not wanted or len(out) != len(parts):
+    kind, names, forms = form
+    if type(value) is not kind or len(value) != len(forms):
         return False
-    return all(follow(o, t, found) for o, t in zip(out, parts, strict=True))
+    if not issubclass(kind, dict):
+        return all(follow(v, f, found) for v, f in zip(value, forms, strict=True))
+    return value.keys() == set(names) and all(
+        follow(value[k], f, found) for k, f in zip(names, forms, strict=True)
+    )
 
 
-def nesting(tree: Any) -> str:
-    """How a result is nested, with a star for each tensor."""
-    if isinstance(tree, Leaf):
-        return "*"
-    if tree[0] == "static":
-        return repr(tree[2])
-    if tree[0] == "dict":
-        return "{" + ", ".join(f"{k!r}: {nesting(t)}" for k, t in tree[1:]) + "}"
-    parts = ", ".join(nesting(t) for t in tree[1 + (tree[0] == "named") :])
-    return f"[{parts}]" if tree[0] == "list" else f"({parts})"
+def spread(prefix: Any, form: Any) -> list[Any] | None:
+    """One entry per leaf of a form, from a nesting that may stop early.
+
+    Parameters
+    ----------
+    prefix : nesting
+        Where it has a leaf, that leaf holds for everything below.
+    form
+        As from `flatten`.
+
+    Returns
+    -------
+    list or None
+        None where the prefix does not fit the form.
+    """
+    parts = _children(prefix)
+    if parts is None:
+        return [prefix] * size(form)
+    if form == LEAF:
+        return None
+    kind, names, children = parts
+    if kind is not form[0] or names != form[1]:
+        return None
+    found: list[Any] = []
+    for child, below in zip(children, form[2], strict=True):
+        entries = spread(child, below)
+        if entries is None:
+            return None
+        found += entries
+    return found
+
+
+def text(form: Any, leaves: Sequence[str] | None = None) -> str:
+    """A form for messages: ``([*, *], {'a': *})``, with a star or a given word for each leaf."""
+    return unflatten(form, ["*"] * size(form) if leaves is None else leaves, _written)
+
+
+def _written(kind: Any, names: Any, children: list[str]) -> str:
+    if issubclass(kind, dict):
+        return "{" + ", ".join(f"{k!r}: {c}" for k, c in zip(names, children, strict=True)) + "}"
+    if issubclass(kind, list):
+        return "[" + ", ".join(children) + "]"
+    name = "" if kind is tuple else kind.__name__
+    return f"{name}({', '.join(children)}{',' if kind is tuple and len(children) == 1 else ''})"

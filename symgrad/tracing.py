@@ -7,7 +7,7 @@ Structure: `Trace`. Start reading at `Trace.__init__`; a call goes through `Trac
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from symgrad.calculus.rolling import rolled
 from symgrad.capture import Capture, tensor_of
 from symgrad.expr import Expr
 from symgrad.locks import RenewedLock
-from symgrad.nesting import flatten, unflatten
+from symgrad.nesting import flatten, size, unflatten
 from symgrad.op import CONSTANT, INPUT, STATE, grad_mode, input_node, record
 from symgrad.ops.random import key_array
 from symgrad.structure import behind
@@ -42,13 +42,37 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
+STATIC = "static"
+
+
+def leaf_of(value: Any) -> Any:
+    """A leaf of arguments or results as it is handled: complex numbers are arrays."""
+    if isinstance(value, complex | np.complexfloating) and not isinstance(value, float):
+        return np.array(value, np.complex128)
+    return value
+
+
 def kind_of(leaf: Any, recording: bool) -> Any:
-    """What of a leaf decides the trace."""
+    """What of a leaf decides the trace: for one whose value is compiled in, the value."""
     if isinstance(leaf, Tensor):
         return ("tensor", tuple(leaf.shape), leaf.dtype, recording and leaf.requires_grad)
     if isinstance(leaf, np.ndarray):
         return ("array", leaf.shape, dtypes.from_numpy(leaf.dtype))
-    return ("float",)
+    if isinstance(leaf, float | np.floating):
+        return ("float",)
+    try:
+        hash(leaf)
+    except TypeError as error:
+        raise TypeError(
+            f"compile: an argument of type {type(leaf).__name__} is neither a tensor, array, number, "
+            "list, tuple or dict nor hashable; pass its parts"
+        ) from error
+    return (STATIC, type(leaf), leaf)
+
+
+def is_dynamic(leaf: Any) -> bool:
+    """Whether a leaf's value is not part of the compiled code."""
+    return isinstance(leaf, Tensor | np.ndarray | float | np.floating)
 
 
 class Trace:
@@ -63,7 +87,10 @@ class Trace:
     on_graph : bool
         Whether derivatives flow to a captured tensor.
     outputs : list of Expr
-    tree : the result's shape, with `Leaf` for each output.
+    form
+        How the result is nested.
+    fixed : dict of int to object
+        The result's leaves that are no outputs, by their places.
     written : list of (Tensor or Slot, Expr)
         Captured tensors that the function changes in place, with their new values.
     computed : list of (Slot, Expr)
@@ -76,28 +103,34 @@ class Trace:
         The native function that writes results into given arrays, once it was made.
     """
 
-    def __init__(self, function: Callable[..., Any], tree: Any, kinds: tuple[Any, ...]) -> None:
+    def __init__(self, function: Callable[..., Any], form: Any, kinds: tuple[Any, ...]) -> None:
         capture = Capture()
         self.inputs: list[Expr] = []
         self.computed: list[tuple[Slot, Expr]] = []
         self.given: list[tuple[Slot, Tensor | None]] = []
         self.had: list[tuple[Slot, bool]] = []
-        handles: list[Any] = []
+        given: list[Any] = []
+        handles: list[Tensor] = []
         for kind in kinds:
+            if kind[0] == STATIC:
+                given.append(kind[2])
+                continue
             shape, dtype = ((), dtypes.float64) if kind[0] == "float" else kind[1:3]
             node = input_node(shape, dtype, grad=kind[0] == "tensor" and kind[3])
             self.inputs.append(node)
             handles.append(Tensor(node))
+            given.append(handles[-1])
         capture.adopt(handles)
         before = STATE.tracing
         STATE.tracing = True
         try:
             with capture:
-                args, kwargs = unflatten(tree, handles)
-                result = function(*args, **kwargs)
-                found: list[Any] = []
-                self.tree = flatten(result, found)
-                self.outputs = [self._output(value) for value in found]
+                args, kwargs = unflatten(form, given)
+                found, self.form = flatten(function(*args, **kwargs))
+                self.fixed = {k: v for k, v in enumerate(found) if not is_dynamic(leaf_of(v))}
+                self.outputs = [
+                    self._output(leaf_of(v)) for k, v in enumerate(found) if k not in self.fixed
+                ]
                 capture.check_flags()
                 self.written = capture.written
                 self._take_gradients(capture)
@@ -112,6 +145,11 @@ class Trace:
         self.computed = [(slot, next(rest)) for slot, _ in self.computed]
         self._recipe: runtime.Recipe | None = None
         self.writer: Callable[..., Any] | None = None
+
+    def leaves(self, outputs: Iterable[Any]) -> list[Any]:
+        """The leaves of the result: outputs, and what the function returned beside them."""
+        rest = iter(outputs)
+        return [self.fixed[k] if k in self.fixed else next(rest) for k in range(size(self.form))]
 
     def _output(self, value: Any) -> Expr:
         if isinstance(value, Tensor):

@@ -3,6 +3,7 @@
 import gc
 import math
 import threading
+from collections import OrderedDict, namedtuple
 
 import numpy as np
 import pytest
@@ -43,6 +44,32 @@ def test_nested_arguments_and_results():
         r = f({"a": np.ones(2), "b": (np.full(2, 3.0), 4.0)})
         np.testing.assert_array_equal(r["sum"], [4.0, 4.0])
         assert r["rest"] == [8.0, 7, "name"]
+
+
+class Stack(list):
+    pass
+
+
+Pair = namedtuple("Pair", "first second")
+
+
+def test_containers_keep_their_types():
+    f = sg.compile(
+        lambda p: [type(p)([x * 2 for x in p]), OrderedDict(k=p[0]), Pair(p[1], p[0].shape)]
+    )
+    x, y = np.ones(2), np.full(2, 3.0)
+    for given in (Stack([x, y]), [x, y], (x, y)):
+        stack, table, pair = f(given)
+        assert type(stack) is type(given) and type(table) is OrderedDict and type(pair) is Pair
+        np.testing.assert_array_equal(stack, [2 * x, 2 * y])
+        np.testing.assert_array_equal(table["k"], x)
+        np.testing.assert_array_equal(pair.first, y)
+        assert pair.second == (2,)
+
+
+def test_an_argument_that_is_no_value_is_refused():
+    with pytest.raises(TypeError, match=r"argument of type set is neither .*; pass its parts"):
+        sg.compile(lambda x, s: x)(1.0, {1})
 
 
 def test_static_arguments_are_compiled_in():

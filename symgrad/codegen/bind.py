@@ -6,7 +6,8 @@ Start reading at `_spec`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from symgrad.codegen.entry_spec import (
     TupleOf,
 )
 from symgrad.codegen.plan import RELEASE_GIL_NS, Plan
+from symgrad.nesting import flatten, size, unflatten
 
 
 def bind_fallback(target: Any, fallback: Callable[..., Any]) -> None:
@@ -46,7 +48,8 @@ def bind_entry(
     target: Any,
     recipe: Any,
     args: tuple[Any, ...],
-    tree: Any,
+    form: Any,
+    fixed: dict[int, Any],
     fallback: Callable[..., Any],
 ) -> Any:
     """Let an object of a native class run a recipe natively for arguments like these.
@@ -57,12 +60,14 @@ def bind_entry(
     recipe : Recipe
     args : tuple
         Sample arguments: their structure, dtypes and shapes are what the entry recognises.
-    tree : object
-        The result's tree as `symgrad.compiled` flattens it.
+    form : object
+        How the result is nested (`symgrad.nesting`).
+    fixed : dict of int to object
+        The result's leaves that are no outputs, by their places.
     fallback : callable
         For all other arguments.
     """
-    spec = _spec(recipe, args, tree, fallback, False)
+    spec = _spec(recipe, args, form, fixed, fallback, False)
     if spec is None:
         return None
     made = make_entry(spec)
@@ -71,13 +76,17 @@ def bind_entry(
 
 
 def into_entry(
-    recipe: Any, args: tuple[Any, ...], tree: Any, fallback: Callable[..., Any]
+    recipe: Any,
+    args: tuple[Any, ...],
+    form: Any,
+    fixed: dict[int, Any],
+    fallback: Callable[..., Any],
 ) -> Callable[..., Any] | None:
     """A built-in function ``f(out, *args)`` that runs a recipe and writes into `out`.
 
     Parameters
     ----------
-    recipe, args, tree, fallback
+    recipe, args, form, fixed, fallback
         As for `bind_entry`. The fallback gets `out` too.
 
     Returns
@@ -85,14 +94,15 @@ def into_entry(
     callable or None
         None where a result is not an array of its own: an argument itself, or one met twice.
     """
-    spec = _spec(recipe, args, tree, fallback, True)
+    spec = _spec(recipe, args, form, fixed, fallback, True)
     return None if spec is None else make_into(spec).function
 
 
 def _spec(
     recipe: Any,
     args: tuple[Any, ...],
-    tree: Any,
+    form: Any,
+    fixed: dict[int, Any],
     fallback: Callable[..., Any],
     given: bool,
 ) -> EntrySpec | None:
@@ -111,87 +121,14 @@ def _spec(
             constants.append((slot, array.ctypes.data))
         else:
             slot_of_leaf[source] = slot
-    leaf_count = 0
-
-    def argument(value: Any) -> Any:
-        nonlocal leaf_count
-        if isinstance(value, float):
-            slot = slot_of_leaf.get(leaf_count)
-            leaf_count += 1
-            return FloatLeaf(slot)
-        if isinstance(value, np.ndarray):
-            slot = slot_of_leaf.get(leaf_count)
-            leaf_count += 1
-            return ArrayLeaf(value.dtype, value.shape, slot)
-        if type(value) is tuple:
-            return TupleOf(tuple(argument(v) for v in value))
-        if type(value) is list:
-            return ListOf(tuple(argument(v) for v in value))
-        if type(value) is dict:
-            return DictOf(tuple(value), tuple(argument(v) for v in value.values()))
-        return Static(value)
-
-    def unsupported(value: Any) -> bool:
-        if isinstance(value, list | tuple):
-            return type(value) not in (list, tuple) or any(unsupported(v) for v in value)
-        if isinstance(value, dict):
-            plain = type(value) is dict and all(type(k) in (str, int) for k in value)
-            return not plain or any(unsupported(v) for v in value.values())
-        if isinstance(value, float):
-            return type(value) is not float
-        if isinstance(value, np.ndarray):
-            return type(value) is not np.ndarray
-        return type(value) not in (int, bool, str, type(None))
-
-    if any(unsupported(a) for a in args):
-        return None
-    inputs = [argument(a) for a in args]
-    first_output = len(program.inputs)
-    met: dict[int, tuple[int, tuple[int, ...]]] = {}
-    order = 0
-
-    def result(part: Any) -> Any:
-        nonlocal order
-        if hasattr(part, "number"):
-            is_input, number, shape = recipe.results[part.number]
-            if given and (is_input or number in met):
-                raise _NotNativeError
-            if is_input:
-                source = recipe.sources[number]
-                if not isinstance(source, int):
-                    raise _NotNativeError
-                return Input(source)
-            if number in met:
-                if met[number][1] != shape:
-                    raise _NotNativeError
-                order += 1
-                return Same(met[number][0])
-            node = program.outputs[number]
-            met[number] = (order, shape)
-            order += 1
-            if shape or given:
-                return NewArray(node.dtype.numpy, shape, first_output + number)
-            if node.dtype.name not in _SCALARS:
-                raise _NotNativeError
-            return Scalar(node.dtype.numpy, first_output + number)
-        kind = part[0]
-        if kind == "static" and not given:
-            return Static(part[2])
-        if kind == "tuple":
-            return TupleOf(tuple(result(p) for p in part[1:]))
-        if kind == "list":
-            return ListOf(tuple(result(p) for p in part[1:]))
-        if kind == "dict":
-            return DictOf(tuple(k for k, _ in part[1:]), tuple(result(p) for _, p in part[1:]))
-        raise _NotNativeError
-
     try:
-        output = result(tree)
+        inputs = _arguments(args, slot_of_leaf)
+        output = _result(recipe, form, fixed, given)
     except _NotNativeError:
         return None
     whole = program.whole_plan()
     keep.append(whole)
-    first_piece = first_output + len(program.outputs)
+    first_piece = len(program.inputs) + len(program.outputs)
     long = program.cost_ns > RELEASE_GIL_NS
     return EntrySpec(
         inputs=inputs,
@@ -209,5 +146,88 @@ def _spec(
     )
 
 
+def _arguments(args: tuple[Any, ...], slot_of_leaf: dict[int, int]) -> list[Any]:
+    """What an entry takes for arguments like these; leaves are counted where they have values."""
+    leaves, form = flatten(args)
+    count = itertools.count()
+    taken: list[Any] = []
+    for leaf in leaves:
+        kind = type(leaf)
+        if kind is float:
+            taken.append(FloatLeaf(slot_of_leaf.get(next(count))))
+        elif kind is np.ndarray:
+            taken.append(ArrayLeaf(leaf.dtype, leaf.shape, slot_of_leaf.get(next(count))))
+        elif kind in (int, bool, str, type(None)):
+            taken.append(Static(leaf))
+        else:
+            raise _NotNativeError
+    return list(unflatten(form, taken, _argument_container).items)
+
+
+def _argument_container(kind: Any, names: Any, children: list[Any]) -> Any:
+    if kind is dict and any(type(k) not in (str, int) for k in names):
+        raise _NotNativeError
+    return _container(kind, names, children)
+
+
+def _container(kind: Any, names: Any, children: list[Any]) -> Any:
+    """The specification of a tuple, list or dict."""
+    if kind is tuple:
+        return TupleOf(tuple(children))
+    if kind is list:
+        return ListOf(tuple(children))
+    if kind is dict:
+        return DictOf(names, tuple(children))
+    raise _NotNativeError
+
+
+def _result(recipe: Any, form: Any, fixed: dict[int, Any], given: bool) -> Any:
+    """What an entry gives for a result of a form."""
+    results = iter(recipe.results)
+    met: dict[int, tuple[int, tuple[int, ...]]] = {}
+    order = itertools.count()
+    made: list[Any] = []
+    for place in range(size(form)):
+        if place not in fixed:
+            made.append(_output(recipe, next(results), met, order, given))
+        elif given:
+            raise _NotNativeError
+        else:
+            made.append(Static(fixed[place]))
+    return unflatten(form, made, _container)
+
+
+def _output(
+    recipe: Any,
+    result: tuple[bool, int, tuple[int, ...]],
+    met: dict[int, tuple[int, tuple[int, ...]]],
+    order: Iterator[int],
+    given: bool,
+) -> Any:
+    """What an entry gives for one of a recipe's results; `met` are the outputs before it."""
+    is_input, number, shape = result
+    if given and (is_input or number in met):
+        raise _NotNativeError
+    if is_input:
+        source = recipe.sources[number]
+        if not isinstance(source, int):
+            raise _NotNativeError
+        return Input(source)
+    place = next(order)
+    if number in met:
+        if met[number][1] != shape:
+            raise _NotNativeError
+        return Same(met[number][0])
+    met[number] = (place, shape)
+    program = recipe.program
+    dtype = program.outputs[number].dtype
+    slot = len(program.inputs) + number
+    if shape or given:
+        return NewArray(dtype.numpy, shape, slot)
+    if dtype.name not in _SCALARS:
+        raise _NotNativeError
+    return Scalar(dtype.numpy, slot)
+
+
 class _NotNativeError(Exception):
-    """A result that the native entry cannot give."""
+    """Arguments or a result that a native entry does not know."""

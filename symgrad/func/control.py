@@ -17,7 +17,7 @@ from symgrad.dtypes import DType, bool_
 from symgrad.errors import TracedValueError
 from symgrad.expr import Expr
 from symgrad.func.levels import Watch, name_of, tracing
-from symgrad.func.tree import flatten, unflatten
+from symgrad.nesting import flatten, text, unflatten
 from symgrad.op import STATE, cast_to, grad_mode, input_node
 from symgrad.ops.arithmetic import where
 from symgrad.ops.layout import moved_axis
@@ -105,7 +105,7 @@ class _Trace:
         leaves, form = flatten(result[0])
         if form != init_form:
             raise TypeError(
-                f"scan: {name} must return a carry nested like init (got {form}, init is {init_form})"
+                f"scan: {name} must return a carry nested like init (got {text(form)}, init is {text(init_form)})"
             )
         self.carried = []
         for leaf, (shape, dtype) in zip(leaves, carried, strict=True):
@@ -343,7 +343,7 @@ def cond(
     no, other = flatten(false_fn(*operands))
     if form != other:
         raise TypeError(
-            f"cond: true_fn and false_fn must return the same nesting (got {form} and {other})"
+            f"cond: true_fn and false_fn must return the same nesting (got {text(form)} and {text(other)})"
         )
     test = reshape(cast_to(pred.expr(), bool_), ())
     chosen: list[Any] = []

@@ -21,7 +21,7 @@ from symgrad.calculus.batching import replaced
 from symgrad.calculus.rolling import rolled
 from symgrad.capture import Capture, tensor_of
 from symgrad.expr import Expr
-from symgrad.func.tree import flatten, unflatten
+from symgrad.nesting import flatten, unflatten
 from symgrad.op import STATE, grad_mode
 from symgrad.ops.alias import clone
 from symgrad.ops.random import key_node

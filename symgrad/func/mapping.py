@@ -15,7 +15,7 @@ from symgrad.errors import TracedValueError
 from symgrad.expr import Expr
 from symgrad.func.levels import Argument, Watch, name_of, tracing
 from symgrad.func.transforms import wrapped
-from symgrad.func.tree import flatten, spread, unflatten
+from symgrad.nesting import flatten, spread, text, unflatten
 from symgrad.op import STATE, input_node
 from symgrad.ops.arithmetic import where
 from symgrad.ops.create import iota
@@ -110,7 +110,7 @@ class _Inputs:
         if dims is None:
             raise ValueError(
                 f"{place}: in_dims is not compatible with the structure of `inputs`. in_dims has structure "
-                f"{flatten(in_dims)[1]} but inputs has structure {self.form}."
+                f"{text(flatten(in_dims)[1])} but inputs has structure {text(self.form)}."
             )
         self.placeholders: list[Expr] = []
         self.batches: list[Expr] = []
@@ -183,8 +183,8 @@ def _output_dims(out_dims: Any, form: Any, leaves: Sequence[Any], name: str) -> 
     if dims is None:
         raise ValueError(
             f"vmap({name}, ..., out_dims={out_dims})(<inputs>): out_dims is not compatible with the "
-            f"structure of `outputs`. out_dims has structure {flatten(out_dims)[1]} but outputs has "
-            f"structure {form}."
+            f"structure of `outputs`. out_dims has structure {text(flatten(out_dims)[1])} but outputs has "
+            f"structure {text(form)}."
         )
     for leaf, dim in zip(leaves, dims, strict=True):
         if dim is None:

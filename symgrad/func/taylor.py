@@ -16,7 +16,7 @@ from symgrad.calculus.taylor import taylor_series
 from symgrad.expr import Expr
 from symgrad.func.levels import Level
 from symgrad.func.transforms import outputs_of, vectors_of, zeros
-from symgrad.func.tree import unflatten
+from symgrad.nesting import unflatten
 from symgrad.op import grad_mode
 from symgrad.tensor import Tensor
 

@@ -15,7 +15,7 @@ from symgrad.calculus import pullback, pushforward
 from symgrad.calculus.batching import jacobian_columns, jacobian_rows, replaced
 from symgrad.expr import Expr
 from symgrad.func.levels import Level, argument_places
-from symgrad.func.tree import LEAF, flatten, unflatten
+from symgrad.nesting import LEAF, flatten, text, unflatten
 from symgrad.op import constant, grad_mode, input_node
 from symgrad.ops.movement import full
 from symgrad.tensor import Tensor
@@ -159,7 +159,7 @@ def vectors_of(given: Any, form: Any, likes: list[Expr], what: str, to: str) -> 
     if got != form:
         raise RuntimeError(
             f"Expected pytree structure of {what} to be the same as pytree structure of {to}. "
-            f"{what}: {got}, {to}: {form}"
+            f"{what}: {text(got)}, {to}: {text(form)}"
         )
     nodes = []
     for leaf, like in zip(leaves, likes, strict=True):
