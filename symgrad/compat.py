@@ -66,6 +66,12 @@ class _Cuda(types.ModuleType):
     def manual_seed_all(self, seed: int) -> None:
         """Nothing to seed."""
 
+    def empty_cache(self) -> None:
+        """Give back the memory of dead results and of calls that is kept for the next ones."""
+        from symgrad.codegen.entry import trim_arenas
+
+        trim_arenas()
+
 
 cuda = _Cuda("symgrad.cuda", _Cuda.__doc__)
 

@@ -16,6 +16,7 @@ import pytest
 
 import symgrad as sg
 from symgrad import compat
+from symgrad.codegen import entry
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 
@@ -122,6 +123,10 @@ def test_device():
         repr(sg.device("cpu")) == "device(type='cpu')" and sg.device("cpu:0") == sg.ones(1).device
     )
     assert not sg.cuda.is_available() and sg.cuda.device_count() == 0
+    # The memory of a large result is kept when it dies.
+    assert (sg.ones(10**5) * 3.5).numpy()[0] == 3.5
+    sg.cuda.empty_cache()
+    assert entry.trim_arenas() == 0
     with pytest.raises(RuntimeError, match="there is no device 'cuda'"):
         sg.device("cuda", 0)
 

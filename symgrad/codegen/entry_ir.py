@@ -347,12 +347,6 @@ def _build_call(module: Module, head_bytes: int) -> None:
     f.jump_if(f.icmp("ne", kwnames, NULL), fallback)
     f.jump_if(f.icmp("ne", nargs, f.word(descriptor, lay.D_NARGS)), fallback)
 
-    def guard(address: Val, expected: Val) -> None:
-        version = f.load(f.cast("inttoptr", address, "ptr"), "i64")
-        f.jump_if(f.icmp("ne", version, expected), fallback)
-
-    f.pairs(descriptor, lay.D_NGUARD, lay.D_GUARD, guard)
-
     frame_words = f.word(descriptor, lay.D_FRAME_WORDS)
     f.store(stack, frame_place)
 

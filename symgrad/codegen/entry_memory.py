@@ -145,9 +145,7 @@ def descriptor(spec: EntrySpec, inputs: Sequence[Node], output: Node, written: i
         head[lay.D_VALUES] = frame.reserve(len(nodes))
     _add_results(tables, frame, spec, output, leaf_numbers(inputs))
     _add_ranges(tables, frame, spec, inputs[:written], inputs[written:])
-    tables.rows(lay.D_NGUARD, lay.D_GUARD, spec.guards)
-    fixed = [(slot, address) for slot, address, _ in spec.captured] + list(spec.constants)
-    tables.rows(lay.D_NFIXED, lay.D_FIXED, [(frame.slot(s), a) for s, a in fixed])
+    tables.rows(lay.D_NFIXED, lay.D_FIXED, [(frame.slot(s), a) for s, a in spec.constants])
     tables.rows(lay.D_NARENA, lay.D_ARENA, [(frame.slot(s), o) for s, o in spec.arena])
     if spec.arena_bytes:
         head[lay.D_ARENA_CLASS], head[lay.D_ARENA_BYTES] = _size_class(spec.arena_bytes)
@@ -289,8 +287,7 @@ def _add_ranges(
         return [(n.slot, array_bytes(n)) for n in arrays if n.slot is not None]
 
     first = spans(written)
-    rest = [(frame.slot(slot), size) for slot, _, size in spec.captured]
-    tables.rows(lay.D_NRANGE, lay.D_RANGE, [*first, *spans(read), *rest])
+    tables.rows(lay.D_NRANGE, lay.D_RANGE, [*first, *spans(read)])
     tables.head[lay.D_NWRITTEN] = len(first)
 
 

@@ -142,12 +142,8 @@ class EntrySpec:
         with extent 1 is called directly.
     fallback : callable
         Gets the arguments, as they came, whenever they do not match.
-    captured : sequence of (slot, address, bytes)
-        Buffers that the program uses by address.
     constants : sequence of (slot, address)
         Memory that nobody else writes.
-    guards : sequence of (address, value)
-        Each 64-bit word must still hold its value, else the fallback runs.
     arena_bytes : int
         Scratch memory of one call, aligned to 64 bytes.
     arena : sequence of (slot, offset)
@@ -159,10 +155,6 @@ class EntrySpec:
         its results are dropped, and the fallback runs unless a Python error is set.
     keep : tuple of object
         Owners of all the memory and code named above.
-    name : str
-        The function's ``__name__``.
-    doc : str
-        The function's ``__doc__``.
     """
 
     inputs: Sequence[Node]
@@ -171,16 +163,12 @@ class EntrySpec:
     plan: int
     run: int
     fallback: Callable[..., Any]
-    captured: Sequence[tuple[int, int, int]] = ()
     constants: Sequence[tuple[int, int]] = ()
-    guards: Sequence[tuple[int, int]] = ()
     arena_bytes: int = 0
     arena: Sequence[tuple[int, int]] = ()
     release_gil: bool = False
     status_slot: int | None = None
     keep: tuple[object, ...] = ()
-    name: str = "compiled"
-    doc: str = ""
 
 
 def leaves(roots: Sequence[Node]) -> list[Leaf]:

@@ -74,7 +74,6 @@ from symgrad.codegen.ir import FLOAT_BITS, Function, Module, Val, constant, i64
     ARG_C_COLUMN,
     ARG_OFFSET_A,
     ARG_OFFSET_B,
-    ARG_OFFSET_C,
     ARG_CHUNK_ROWS,
     ARG_CHUNK_COLUMNS,
     ARG_CHUNKS_JOINED,
@@ -86,7 +85,7 @@ from symgrad.codegen.ir import FLOAT_BITS, Function, Module, Val, constant, i64
     ARG_WORK_BYTES,
     ARG_TILES,
     ARG_RESUMED,
-) = range(31)
+) = range(30)
 
 TAIL_START = ARG_BATCH
 """Arguments before this place are slots, from it on the tail."""
@@ -121,16 +120,14 @@ class GemmLaunch(NamedTuple):
         slot_c: int,
         offset_a: int = 0,
         offset_b: int = 0,
-        offset_c: int = 0,
     ) -> tuple[int, ...]:
-        """The whole argument array; offsets count elements from the base of a slot."""
+        """The whole argument array; offsets count an operand's elements from the base of its slot."""
         left, right = (slot_a, offset_a), (slot_b, offset_b)
         if self.swapped:
             left, right = right, left
         tail = list(self.tail)
         tail[ARG_OFFSET_A - TAIL_START] = left[1]
         tail[ARG_OFFSET_B - TAIL_START] = right[1]
-        tail[ARG_OFFSET_C - TAIL_START] = offset_c
         return (left[0], right[0], slot_c, -1, *tail)
 
 
@@ -275,12 +272,12 @@ def _define_kernel(module: Module, kind: str, block: str) -> str:
     def argument(number: int) -> Val:
         return f.load(place(f, args, number), "i64")
 
-    def base(slot: int, offset: int) -> Val:
-        pointer = f.load(f.gep(slots, argument(slot), "ptr"), "ptr")
-        return element(f, pointer, argument(offset), kind)
+    def base(slot: int) -> Val:
+        return f.load(f.gep(slots, argument(slot), "ptr"), "ptr")
 
-    a, b = base(ARG_SLOT_A, ARG_OFFSET_A), base(ARG_SLOT_B, ARG_OFFSET_B)
-    c = base(ARG_SLOT_C, ARG_OFFSET_C)
+    a = element(f, base(ARG_SLOT_A), argument(ARG_OFFSET_A), kind)
+    b = element(f, base(ARG_SLOT_B), argument(ARG_OFFSET_B), kind)
+    c = base(ARG_SLOT_C)
     m, n = argument(ARG_M), argument(ARG_N)
     a_batch, b_batch, c_batch = (argument(k) for k in (ARG_A_BATCH, ARG_B_BATCH, ARG_C_BATCH))
     a_row, b_n = argument(ARG_A_ROW), argument(ARG_B_N)
@@ -500,7 +497,7 @@ def gemm_plan(
     work = b_bytes + stage_bytes + slot_bytes * max(0, deepest - 1)
     extent = nbatch * -(-m // chunk_rows) * -(-n // chunk_columns)
     tail = (
-        (nbatch, m, n, k, *strides[0], *strides[1], *strides[2], 0, 0, 0)
+        (nbatch, m, n, k, *strides[0], *strides[1], *strides[2], 0, 0)
         + (chunk_rows, chunk_columns, joined, cut.block_rows, block_vectors)
         + (b_bytes, stage_bytes, slot_bytes, work + VECTOR_BYTES if work else 0)
         + (tiles(kind).address, int(resumed))

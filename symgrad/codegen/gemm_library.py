@@ -54,11 +54,6 @@ class Tiles:
         """Where the table lies."""
         return int(self.table.ctypes.data)
 
-    def all_sizes(self) -> list[Size]:
-        """Every tile there is."""
-        rows, vectors = range(1, self.shape.rows + 1), range(1, self.shape.vectors + 1)
-        return [(r, v, tail) for r in rows for v in vectors for tail in (0, 1)]
-
     def need(self, sizes: Iterable[Size]) -> None:
         """Compile the tiles that are missing."""
         with _LOCK:
