@@ -23,7 +23,13 @@ from symgrad.autograd.hooks import Hooks, checked, history, note_of, run_hooks, 
 from symgrad.autograd.names import node_name
 from symgrad.calculus import reverse
 from symgrad.calculus.cotangent import Held, put, taken
-from symgrad.calculus.reverse import joint_contributions, scale, siblings_follow
+from symgrad.calculus.reverse import (
+    differentiable,
+    joint_contributions,
+    needed_of,
+    scale,
+    siblings_follow,
+)
 from symgrad.calculus.rolling import rolled
 from symgrad.expr import Expr, ancestors
 from symgrad.op import STATE, constant, interning
@@ -58,11 +64,6 @@ ANOMALY = _Anomaly()
 contributions = reverse.contributions
 
 Pairs = Sequence[tuple[Expr, Expr]]
-
-
-def differentiable(node: Expr) -> bool:
-    """Whether derivatives go on from `node` to its arguments."""
-    return node.requires_grad and node.op.family != "leaf"
 
 
 class Pass:
@@ -134,16 +135,8 @@ class Pass:
 
     def _prepare(self, outputs: Sequence[Expr], inputs: Sequence[Expr]) -> None:
         self._nodes = nodes = ancestors(outputs, differentiable)
-        wanted = {id(n) for n in inputs}
-        needed = self._needed
+        needed = self._needed = needed_of(nodes, {id(n) for n in inputs})
         for n in nodes:
-            if id(n) in wanted:
-                needed.add(id(n))
-            elif differentiable(n):
-                for a in n.args:
-                    if id(a) in needed:
-                        needed.add(id(n))
-                        break
             meta = n.meta
             if isinstance(meta, weakref.ref) and id(n) in needed:
                 slot = meta()

@@ -18,8 +18,6 @@ from symgrad.ops.arithmetic import keep, mul, neg
 from symgrad.ops.complex_numbers import conj
 from symgrad.ops.reduce import sum_to
 
-Visit = Callable[[Expr, Expr], Expr]
-
 
 def scale(g: Expr, factor: Expr | float) -> Expr:
     """g * factor, with a selection in `g` kept outermost."""
@@ -94,7 +92,6 @@ def pullback(
     outputs: Sequence[Expr],
     cotangents: Sequence[Expr],
     inputs: Sequence[Expr],
-    visit: Visit | None = None,
 ) -> list[Expr | None]:
     """Cotangents of `inputs`.
 
@@ -104,26 +101,15 @@ def pullback(
         Pairs of equal shape and dtype; an output may occur several times.
     inputs : sequence of Expr
         Leaves or intermediate nodes.
-    visit : callable, optional
-        Called once per node that passes a cotangent on, with the node and its complete
-        cotangent; returns the cotangent to go on with (hooks).
 
     Returns
     -------
     list of Expr or None
         None where no path leads from the outputs to the input: a structural zero.
     """
-    nodes = ancestors(outputs, _differentiable)
+    nodes = ancestors(outputs, differentiable)
     wanted = {id(n) for n in inputs}
-    needed: set[int] = set()
-    for n in nodes:
-        if id(n) in wanted:
-            needed.add(id(n))
-        elif _differentiable(n):
-            for a in n.args:
-                if id(a) in needed:
-                    needed.add(id(n))
-                    break
+    needed = needed_of(nodes, wanted)
     held: Held = {}
     done: dict[int, Expr] = {}
     together: list[tuple[Expr, Expr]] = []
@@ -134,12 +120,9 @@ def pullback(
         for place in range(len(nodes) - 1, -1, -1):
             node = nodes[place]
             g_node = taken(held, id(node))
-            if g_node is not None:
-                if visit is not None:
-                    g_node = visit(node, g_node)
-                if id(node) in wanted:
-                    done[id(node)] = g_node
-            if not _differentiable(node) or not any(id(a) in needed for a in node.args):
+            if g_node is not None and id(node) in wanted:
+                done[id(node)] = g_node
+            if not differentiable(node) or not any(id(a) in needed for a in node.args):
                 continue
             if node.op.family == "region":
                 if g_node is not None:
@@ -159,9 +142,19 @@ def pullback(
     return [done.get(id(n)) for n in inputs]
 
 
-def _differentiable(node: Expr) -> bool:
+def differentiable(node: Expr) -> bool:
     """Whether derivatives go on from `node` to its arguments."""
     return node.requires_grad and node.op.family != "leaf"
+
+
+def needed_of(nodes: Sequence[Expr], wanted: set[int]) -> set[int]:
+    """Which nodes, arguments first, lie on a path to the wanted ones, these included."""
+    needed: set[int] = set()
+    for n in nodes:
+        on_path = differentiable(n) and any(id(a) in needed for a in n.args)
+        if on_path or id(n) in wanted:
+            needed.add(id(n))
+    return needed
 
 
 def siblings_follow(nodes: Sequence[Expr], place: int) -> bool:

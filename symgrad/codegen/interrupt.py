@@ -67,6 +67,17 @@ def _check(module: Module) -> None:
     f.finish()
 
 
+def leave_if_interrupted(f: Function, last: Val) -> None:
+    """Return from a function if a signal handler raised an error; `last` is when it last looked."""
+    stop, go = f.label("stop"), f.label("go")
+    stopped = f.call("sg_check", ("i1", 1), [last])
+    assert stopped is not None
+    f.branch_if(stopped, stop, go)
+    f.start(stop)
+    f.ret()
+    f.start(go)
+
+
 def _slice(module: Module) -> None:
     """``args`` is {kernel, its args, first chunk}."""
     arguments = [("slots", "ptr", 1), ("args", "ptr", 1), ("lo", "i64", 1), ("hi", "i64", 1)]

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from symgrad.codegen.combine import Combine, fold
+from symgrad.codegen.interrupt import leave_if_interrupted
 from symgrad.codegen.ir import Function, Module, Val, constant, lanes
 from symgrad.codegen.layout import FUNCTION_COST, LANES, MAX_INLINED
 from symgrad.codegen.loops import ARGUMENTS, Loop
@@ -114,15 +115,12 @@ class IterationEmitter:
         """Leave the loop when a signal handler raised an error."""
         f = self.f
         count = constant("i64", CHECK_STEPS - 1)
-        look, stop, go = f.label("look"), f.label("stop"), f.label("go")
-        f.branch_if(f.icmp("eq", f.and_(loop.iv, count), count), look, go)
+        look, on = f.label("look"), f.label("on")
+        f.branch_if(f.icmp("eq", f.and_(loop.iv, count), count), look, on)
         f.start(look)
-        stopped = f.call("sg_check", ("i1", 1), [self.last])
-        assert stopped is not None
-        f.branch_if(stopped, stop, go)
-        f.start(stop)
-        f.ret()
-        f.start(go)
+        leave_if_interrupted(f, self.last)
+        f.branch(on)
+        f.start(on)
 
     def _carry(self, number: int) -> Quantity:
         return self.steps.quantities[self.steps.following[number]]

@@ -283,17 +283,6 @@ class _Emitter:
         place = f.gep(self.scratch, self._argument(self.w._carried[0]), "i8")
         return f.icmp("ne", f.load(place, "i8"), constant("i8", 0))
 
-    def _listen(self) -> None:
-        """Leave the loop when a signal handler raised an error."""
-        f = self.f
-        stop, go = f.label("stop"), f.label("go")
-        stopped = f.call("sg_check", ("i1", 1), [self.last])
-        assert stopped is not None
-        f.branch_if(stopped, stop, go)
-        f.start(stop)
-        f.ret()
-        f.start(go)
-
     def _emit(self, status: int, mark: int) -> None:
         f, w = self.f, self.w
         zero, one = constant("i64", 0), constant("i64", 1)
@@ -320,7 +309,7 @@ class _Emitter:
         self._copy(w._before, row)
         f.call("sg_run", None, [inner_plan, table])
         if self.long:
-            self._listen()
+            interrupt.leave_if_interrupted(self.f, self.last)
         if self.fails:
             going, failed = f.label("going"), f.label("failed")
             fine = f.icmp("eq", f.load(failure, "i64"), zero)

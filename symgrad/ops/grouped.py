@@ -16,14 +16,13 @@ from symgrad.expr import Expr
 from symgrad.family import Index, composite, op
 from symgrad.op import cast_to, constant, value_of
 from symgrad.ops.arithmetic import eq, ge, keep, where
-from symgrad.ops.movement import expand, full, reshape
+from symgrad.ops.movement import expand, full, line, reshape
 from symgrad.ops.positions import known, numbered, put_any, put_sum, read
 from symgrad.ops.reduce import prod
 from symgrad.ops.scatter import (
     checked,
     index_of,
     ints_below,
-    line,
     per_element,
     slices_of,
     source_of,

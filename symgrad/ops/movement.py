@@ -497,6 +497,11 @@ class unfold(Movement):
         return place
 
 
+def line(x: Expr) -> Expr:
+    """The elements in a vector."""
+    return reshape(x, (x.size,))  # type: ignore[no-any-return]
+
+
 def full(value: float, shape: tuple[int, ...], dtype: dtypes.DType) -> Expr:
     """A constant under a shape."""
     return expand(constant(value, dtype), shape)  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
 """Layers of neural networks as functions: softmax, normalisation, attention, embedding, dropout.
 
 All are composites that the compiler fuses. Shifts that have no influence on a result (the maximum
-in a softmax) take no part in derivatives. Losses are in `symgrad.ops.loss`. Start reading at
+in a softmax) take no part in derivatives. Losses are in `symgrad.ops.loss` and `symgrad.ops.class_loss`. Start reading at
 `softmax`.
 """
 
