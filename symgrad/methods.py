@@ -18,6 +18,7 @@ from symgrad.interface import (
     ARRAYS,
     FUNCTIONS,
     NUMBERS,
+    VIEWS,
     call,
     in_place,
     make_in_place,
@@ -111,7 +112,8 @@ def attach() -> None:
             continue
         setattr(Tensor, name, FUNCTIONS[name])
         twin = f"{name}_"
-        if not hasattr(Tensor, twin) and not name.endswith("_"):
+        # Twins of view functions change the shape, not the memory: `symgrad.autograd.memory`.
+        if not (hasattr(Tensor, twin) or name.endswith("_") or name in VIEWS):
             setattr(Tensor, twin, make_in_place(twin, source))
     binary = {
         "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "pow": "pow",

@@ -9,7 +9,7 @@ somebody asks for it: from then on the base's memory is shared with the outside.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 
 from symgrad.expr import Expr
 from symgrad.interface import FUNCTIONS
+from symgrad.op import grad_mode
 from symgrad.ops.movement import permute
 from symgrad.storage import Family, Storage, followed
 from symgrad.tensor import Tensor, base_of, from_array
@@ -190,7 +191,48 @@ def swap_tensors(t1: Tensor, t2: Tensor) -> None:
             family.base = weakref.ref(t)
 
 
+def _relabelling(name: str) -> Callable[..., Tensor]:
+    """The method that makes a tensor a view of its own memory."""
+    function = FUNCTIONS[name]
+
+    def method(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if self.here() is not self:
+            raise RuntimeError(
+                f"{name}_: a tensor from outside keeps its shape inside a compiled or transformed function "
+                f"(got one of shape {tuple(self.shape)}); use {name}, which returns a view"
+            )
+        if self.is_leaf and self.requires_grad:
+            raise RuntimeError(
+                f"{name}_: a leaf Variable that requires grad is being used in an in-place operation; use "
+                f"{name}, which returns a view"
+            )
+        with grad_mode(True):
+            _show(self, function(self, *args, **kwargs))
+        return self
+
+    method.__name__ = method.__qualname__ = f"{name}_"
+    method.__module__ = "symgrad"
+    method.__doc__ = (
+        f"`{name}` in place: the shape changes, the memory and other views of it do not."
+    )
+    return method
+
+
+def _show(t: Tensor, view: Tensor) -> None:
+    """Let a tensor take the place of a view of its own memory."""
+    family = view.family()
+    if family.base is not None and family.base() is t:
+        family.base = None
+    family.storage.step(family, False)
+    t._node, t._family, t._path = view._node, family, view._path
+    t._seen = family.storage.version
+
+
 _METHODS: dict[str, Any] = {
+    **{
+        f"{name}_": _relabelling(name)
+        for name in ("t", "transpose", "swapaxes", "swapdims", "squeeze", "unsqueeze")
+    },
     "stride": _stride,
     "storage_offset": _storage_offset,
     "is_contiguous": _is_contiguous,
