@@ -488,3 +488,18 @@ def test_a_derivative_that_is_code_is_refused() -> None:
 
     with pytest.raises(NotImplementedError, match="no Taylor coefficients"):
         func.derivatives(Cube.apply, ONE, 2)
+
+
+@pytest.mark.parametrize("order", [1, 2])
+def test_forward_modes_pass_a_value_whose_memory_was_changed(order):
+    def quartic(x: Any) -> Any:
+        y = x * x
+        with sg.no_grad():
+            y.data.mul_(1.0)
+        return y * y
+
+    x = sg.tensor([1.0, 2.0], dtype=sg.float64)
+    wanted = {1: [4.0, 32.0], 2: [12.0, 48.0]}[order]
+    np.testing.assert_allclose(func.derivatives(quartic, x, order)[order].numpy(), wanted)
+    _, tangent = func.jvp(quartic, (x,), (sg.ones(2, dtype=sg.float64),))
+    np.testing.assert_allclose(tangent.numpy(), [4.0, 32.0])

@@ -44,7 +44,6 @@ class detach(Alias):
 class join(Alias):
     """The value of `x` with the derivative of `history`."""
 
-    linear = "joint"
     samples = (Case(T(3), T(3)),)
 
     def ref(x: np.ndarray, history: np.ndarray) -> Any:
@@ -53,8 +52,8 @@ class join(Alias):
     def sympy(sp: Any, x: Any, history: Any) -> Any:
         return x
 
-    def adjoint(g: Expr, x: Expr, history: Expr) -> Any:
-        return None, g
+    def partials(out: Expr, x: Expr, history: Expr) -> Any:
+        return None, 1.0
 
 
 @op
