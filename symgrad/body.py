@@ -148,6 +148,9 @@ def closed_body(
             if n.requires_grad or not n.args[0].requires_grad:
                 place[id(n)] = place[id(n.args[0])]
                 continue
+        if n.op.annotates:
+            place[id(n)] = place[id(n.args[0])]
+            continue
         place[id(n)] = len(inputs) + len(outside) + len(steps)
         links = tuple([place[id(a)] for a in n.args]) if n.op is not CONSTANT else ()
         steps.append((n.op, links, n.attrs, n.shape, n.dtype, n.requires_grad))

@@ -116,6 +116,8 @@ def interning(seed: Sequence[Expr] = ()) -> Iterator[None]:
         if n.args:
             key = (n.op, n.attrs, n.requires_grad, n.shape, n.dtype, *map(id, n.args))
             table.setdefault(key, n)
+        elif n.op is CONSTANT:
+            table.setdefault(_constant_key(n.value, n.dtype, n.attrs[0] is not None), n)
     STATE.table = table
     INTERNING.append(table)
     try:
@@ -176,6 +178,9 @@ class Op:
     gaps: ClassVar[bool] = False
     """Whether pieces leave zeros between them."""
     keeps_order: ClassVar[bool] = False
+    annotates: ClassVar[bool] = False
+    """Whether a node is its first argument, and states something that is true of these very
+    arguments: where the graph is recorded anew on others, the first argument takes its place."""
     shifts: ClassVar[bool] = False
     """Whether a movement reads the same axis at other positions, so that users' reads add up."""
     reads: ClassVar[bool] = False
@@ -280,13 +285,18 @@ def constant(value: bool | int | float | complex, dtype: DType, fixed: bool = Fa
     table = STATE.table
     if table is None:
         return Expr(CONSTANT, (), (number if keyed else None,), (), dtype, False, number)
-    bits: Any = np.complex128(number).tobytes() if dtype.category >= 2 else number
-    key = (CONSTANT, bits, dtype, keyed)
+    key = _constant_key(number, dtype, keyed)
     node = table.get(key)
     if node is None:
         node = Expr(CONSTANT, (), (number if keyed else None,), (), dtype, False, number)
         table[key] = node
     return node
+
+
+def _constant_key(number: bool | int | float | complex, dtype: DType, keyed: bool) -> Any:
+    """What equal constants have in common: their bits."""
+    bits: Any = np.complex128(number).tobytes() if dtype.category >= 2 else number
+    return CONSTANT, bits, dtype, keyed
 
 
 _COMMON = {

@@ -22,7 +22,7 @@ import numpy as np
 from symgrad.calculus import pullback
 from symgrad.calculus.rolling import rolled, whole_turns
 from symgrad.errors import TracedValueError
-from symgrad.expr import Expr, ancestors
+from symgrad.expr import Expr
 from symgrad.locks import RenewedLock
 from symgrad.op import CONSTANT, DERIVED, INPUT, STATE, input_node, interning, set_look
 from symgrad.schedule.canonical import canonical
@@ -478,7 +478,15 @@ def _passes(node: Expr) -> bool:
 
 def passed(outputs: Sequence[Expr]) -> list[Expr]:
     """The nodes that derivatives of the outputs pass, leaving out leaves and what is only a value."""
-    return [n for n in ancestors(outputs, _passes) if _passes(n)]
+    found: dict[int, Expr] = {}
+    stack = list(outputs)
+    while stack:
+        n = stack.pop()
+        if id(n) not in found and _passes(n):
+            found[id(n)] = n
+            # What a derivative is said to be of may be no part of it.
+            stack.extend(n.args[:1] if n.op.annotates else n.args)
+    return sorted(found.values(), key=lambda n: n.serial)
 
 
 def freed(spent: Sequence[Expr], outputs: Sequence[Expr]) -> list[Expr]:

@@ -254,6 +254,8 @@ def _class_of(name: str) -> type[GraphNode]:
 def node_view(node: Expr) -> GraphNode:
     """The view of a node: the same object while somebody holds it."""
     node = history(node)
+    if node.op.annotates:
+        node = node.args[0]
     if node.op is RESULT:
         node = node.args[1]
     note = note_of(node)

@@ -31,6 +31,7 @@ from symgrad.calculus.reverse import (
     siblings_follow,
 )
 from symgrad.calculus.rolling import rolled
+from symgrad.calculus.successive import Successive
 from symgrad.expr import Expr, ancestors
 from symgrad.op import STATE, constant, interning
 from symgrad.ops.arithmetic import add, keep
@@ -89,6 +90,7 @@ class Pass:
         self._slots: dict[int, list[int]] = {}
         self._retained: dict[int, list[Tensor]] = {}
         self._silent: set[int] = set()
+        self._watched = ANOMALY.enabled
 
     def will_reach(self, t: Tensor) -> bool:
         """Whether the pass gives this tensor a gradient."""
@@ -107,6 +109,8 @@ class Pass:
         wanted = {id(n) for n in inputs}
         done: dict[int, Expr] = {}
         held = self._held
+        # Hooks see the cotangents of all nodes, so that none may be passed over.
+        known = Successive(self._nodes, () if self._watched else inputs, add, lasting=True)
         RUNNING.passes.append(self)
         try:
             with interning(self._nodes):
@@ -124,14 +128,14 @@ class Pass:
                         if differentiable(node) and any(id(a) in self._needed for a in node.args):
                             if node.op.family == "region" and not isinstance(node.meta, Hooks):
                                 together.append((node, g_new))
-                            else:
+                            elif not known.passes(node, g_new, held):
                                 self._distribute(node, g_new)
                     if together and not siblings_follow(self._nodes, place):
                         self._pass_on(node.args, joint_contributions(together))
                         together = []
         finally:
             RUNNING.passes.pop()
-        return [done.get(id(n)) for n in inputs]
+        return [known.marked(done.get(id(n))) for n in inputs]
 
     def _prepare(self, outputs: Sequence[Expr], inputs: Sequence[Expr]) -> None:
         self._nodes = nodes = ancestors(outputs, differentiable)
@@ -142,7 +146,11 @@ class Pass:
                 slot = meta()
                 if slot is not None:
                     self._slots.setdefault(id(slot), []).append(id(n))
+                    self._watched = self._watched or bool(slot.hooks)
+            elif isinstance(meta, Part):
+                self._watched = self._watched or meta.group.hooked
             elif isinstance(meta, Hooks):
+                self._watched = self._watched or meta.active()
                 for reference in meta.retained:
                     t = reference()
                     if t is not None:

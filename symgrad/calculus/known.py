@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from symgrad.calculus.reverse import pullback
+from symgrad.calculus.successive import pullback
 from symgrad.expr import Expr, ancestors
 from symgrad.op import REGISTRY, Leaf, record
 

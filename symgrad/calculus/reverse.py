@@ -10,6 +10,7 @@ not taken, at any order. Results of one loop pass their cotangents on together. 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from symgrad.calculus.cotangent import Held, put, taken
 from symgrad.expr import Expr, ancestors
@@ -17,6 +18,18 @@ from symgrad.op import interning
 from symgrad.ops.arithmetic import keep, mul, neg
 from symgrad.ops.complex_numbers import conj
 from symgrad.ops.reduce import sum_to
+
+
+class Shortcut(Protocol):
+    """What is known of a pass beforehand (`symgrad.calculus.successive`)."""
+
+    def passes(self, node: Expr, g: Expr, held: Held) -> bool:
+        """Whether the node's cotangent was passed right on to the input."""
+        ...
+
+    def marked(self, gradient: Expr | None) -> Expr | None:
+        """The gradient of the one input, with what it is noted on it."""
+        ...
 
 
 def scale(g: Expr, factor: Expr | float) -> Expr:
@@ -92,6 +105,7 @@ def pullback(
     outputs: Sequence[Expr],
     cotangents: Sequence[Expr],
     inputs: Sequence[Expr],
+    shortcut: Callable[[Sequence[Expr], Sequence[Expr]], Shortcut] | None = None,
 ) -> list[Expr | None]:
     """Cotangents of `inputs`.
 
@@ -101,6 +115,8 @@ def pullback(
         Pairs of equal shape and dtype; an output may occur several times.
     inputs : sequence of Expr
         Leaves or intermediate nodes.
+    shortcut : callable, optional
+        Takes the nodes on the way and the inputs; gives what is known of the pass beforehand.
 
     Returns
     -------
@@ -113,6 +129,7 @@ def pullback(
     held: Held = {}
     done: dict[int, Expr] = {}
     together: list[tuple[Expr, Expr]] = []
+    known = None if shortcut is None else shortcut(nodes, inputs)
     with interning(nodes):
         for y, g in zip(outputs, cotangents, strict=True):
             if id(y) in needed:
@@ -131,7 +148,7 @@ def pullback(
                     continue
                 parts = joint_contributions(together)
                 together = []
-            elif g_node is None:
+            elif g_node is None or (known is not None and known.passes(node, g_node, held)):
                 continue
             else:
                 parts = contributions(node, g_node)
@@ -139,7 +156,8 @@ def pullback(
                 if part is None or id(a) not in needed:
                     continue
                 put(held, id(a), part)
-    return [done.get(id(n)) for n in inputs]
+    found = [done.get(id(n)) for n in inputs]
+    return found if known is None else [known.marked(g) for g in found]
 
 
 def differentiable(node: Expr) -> bool:

@@ -4,7 +4,8 @@ Where nested forward mode repeats work at every order, all orders are carried al
 the cost of O(n^2) products per op and order n (Griewank and Walther, "Evaluating Derivatives",
 2nd ed., SIAM 2008, chapter 13; Bettencourt, Johnson, Duvenaud, "Taylor-Mode Automatic
 Differentiation for Higher-Order Derivatives in JAX", 2019). Coefficients are normalised: those of
-x(t) = x + x_1 t + x_2 t^2 + ... are x_k.
+x(t) = x + x_1 t + x_2 t^2 + ... are x_k. On request derivatives, k! x_k, are carried in their place,
+which makes the formulas of textbooks (Leibniz' rule) at the cost of a binomial coefficient per term.
 
 No op has a Taylor rule of its own; what it declares for first derivatives is enough:
 
@@ -27,6 +28,7 @@ coefficient is an expression, a Python number, or None for a structural zero. St
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from math import comb
 
 from symgrad.calculus.cotangent import summed
 from symgrad.calculus.forward import applied, spread, transposed
@@ -107,9 +109,17 @@ class Curve:
     inputs : sequence of Expr
     series : sequence of sequences of Coefficient
         Per input its coefficients of order 1 and up; what lies beyond is zero.
+    normalised : bool
+        Whether coefficients are derivatives over factorials, or derivatives.
     """
 
-    def __init__(self, inputs: Sequence[Expr], series: Sequence[Sequence[Coefficient]]) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[Expr],
+        series: Sequence[Sequence[Coefficient]],
+        normalised: bool = True,
+    ) -> None:
+        self._normalised = normalised
         self._known: dict[tuple[int, int], Coefficient] = {}
         self._rules: dict[int, _Rule] = {}
         # Nodes are looked up by id, so they are held for as long as the curve lives.
@@ -149,6 +159,11 @@ class Curve:
         """A coefficient that was found before, as an expression in the node's shape."""
         return _tensor(self.at(node, order), node)
 
+    def term(self, node: Expr, order: int) -> Expr | None:
+        """The coefficient of a node at an order, as an expression in the node's shape, None for 0."""
+        c = self.coefficient(node, order)
+        return None if c is None else _tensor(c, node)
+
     def coefficient(self, node: Expr, order: int) -> Coefficient:
         """The coefficient of a node at an order."""
         stack = [(node, order)]
@@ -165,6 +180,15 @@ class Curve:
                 self._known[id(n), k] = rule.coefficient(k)
                 stack.pop()
         return self._known[id(node), order]
+
+    def rate(self, order: int) -> float:
+        """What the coefficient of an order is multiplied by in that of the derivative."""
+        return float(order) if self._normalised else 1.0
+
+    def share(self, order: int, j: int) -> float:
+        """What the product of coefficients of orders j and order - j is multiplied by in that of
+        the product."""
+        return 1.0 if self._normalised else float(comb(order, j))
 
     def _rule(self, node: Expr) -> _Rule:
         rule = self._rules.get(id(node))
@@ -183,6 +207,7 @@ def taylor_series(
     inputs: Sequence[Expr],
     series: Sequence[Sequence[Coefficient]],
     order: int,
+    normalised: bool = True,
 ) -> list[list[Expr | None]]:
     """Taylor coefficients of `outputs` when `inputs` move along a curve.
 
@@ -190,15 +215,17 @@ def taylor_series(
     ----------
     outputs, inputs : sequences of Expr
     series : sequence of sequences
-        Per input its normalised coefficients of order 1 and up: expressions of its shape and
-        dtype, numbers (the same for all elements), or None for zero.
+        Per input its coefficients of order 1 and up: expressions of its shape and dtype, numbers
+        (the same for all elements), or None for zero.
     order : int
         The last order.
+    normalised : bool
+        Whether coefficients are derivatives over factorials, or derivatives.
 
     Returns
     -------
     list of list of Expr or None
-        Per output its normalised coefficients of orders 1 to `order`, None for a structural zero.
+        Per output its coefficients of orders 1 to `order`, None for a structural zero.
 
     Raises
     ------
@@ -206,11 +233,10 @@ def taylor_series(
         If a function whose derivative is code lies on the way.
     """
     with interning(ancestors(outputs, lambda n: n.op.family != "leaf")), grad_mode(True):
-        curve = Curve(inputs, series)
+        curve = Curve(inputs, series, normalised)
         found: list[list[Expr | None]] = []
         for y in outputs:
-            terms = [curve.coefficient(y, k) for k in range(1, order + 1)]
-            found.append([None if c is None else _tensor(c, y) for c in terms])
+            found.append([curve.term(y, k) for k in range(1, order + 1)])
     return found
 
 
@@ -263,7 +289,7 @@ class _Rate(_Rule):
         return ((self.node, order + 1),)
 
     def coefficient(self, order: int) -> Coefficient:
-        return _product(self.curve.at(self.node, order + 1), float(order + 1))
+        return _product(self.curve.at(self.node, order + 1), self.curve.rate(order + 1))
 
 
 class _Renewed(_Rule):
@@ -316,18 +342,23 @@ class _Product(_Moving):
 
     def moved(self, order: int) -> Coefficient:
         x, y = self.node.args
-        at = self.curve.at
         total: Coefficient = None
         if x is y:
             for j in range((order + 1) // 2):
-                total = _sum(total, _product(at(x, j), at(x, order - j)))
+                total = _sum(total, self._term(order, j))
             total = _product(total, 2.0)
             if order % 2 == 0:
-                total = _sum(total, _product(at(x, order // 2), at(x, order // 2)))
+                total = _sum(total, self._term(order, order // 2))
         else:
             for j in range(order + 1):
-                total = _sum(total, _product(at(x, j), at(y, order - j)))
+                total = _sum(total, self._term(order, j))
         return self.spread(total)
+
+    def _term(self, order: int, j: int) -> Coefficient:
+        x, y = self.node.args
+        curve = self.curve
+        product = _product(curve.at(x, j), curve.at(y, order - j))
+        return _product(product, curve.share(order, j))
 
 
 class _Quotient(_Moving):
@@ -348,7 +379,8 @@ class _Quotient(_Moving):
         at = self.curve.at
         total: Coefficient = None
         for j in range(1, order + 1):
-            total = _sum(total, _product(at(self.below, j), at(self.node, order - j)))
+            product = _product(at(self.below, j), at(self.node, order - j))
+            total = _sum(total, _product(product, self.curve.share(order, j)))
         rest = _difference(at(self.above, order), total)
         return self.spread(_product(rest, at(self.inverse, 0)))
 
@@ -392,16 +424,19 @@ class _Chain(_Moving):
 
     def _convolved(self, x: Expr, p: Expr, order: int) -> Coefficient:
         """sum_j j/k x_j p_(k-j). Numbers take the fraction in; of what is left, it is taken once."""
-        at = self.curve.at
+        curve = self.curve
+        at = curve.at
+        rate = curve.rate(order)
         whole: Coefficient = None
         parts: Coefficient = None
         for j in range(1, order + 1):
             moved = at(x, j)
+            weight = curve.rate(j) * curve.share(order - 1, j - 1)
             if j == order or not isinstance(moved, Expr):
-                whole = _sum(whole, _product(_product(moved, j / order), at(p, order - j)))
+                whole = _sum(whole, _product(_product(moved, weight / rate), at(p, order - j)))
             else:
-                parts = _sum(parts, _product(_product(moved, float(j)), at(p, order - j)))
-        return _sum(_product(parts, 1.0 / order), whole)
+                parts = _sum(parts, _product(_product(moved, weight), at(p, order - j)))
+        return _sum(_product(parts, 1.0 / rate), whole)
 
 
 class _Linear(_Moving):
@@ -431,7 +466,7 @@ class _Bilinear(_Moving):
         for j in range(order + 1):
             if at(a, j) is not None and at(b, order - j) is not None:
                 part = self.node.op(tensor(a, j), tensor(b, order - j), **self.node.attributes())
-                total = _sum(total, part)
+                total = _sum(total, _product(part, self.curve.share(order, j)))
         return total
 
 
@@ -456,7 +491,7 @@ class _Tangent(_Moving):
     def moved(self, order: int) -> Coefficient:
         if self.tangent is None:
             return None
-        return _product(self.curve.at(self.tangent, order - 1), 1.0 / order)
+        return _product(self.curve.at(self.tangent, order - 1), 1.0 / self.curve.rate(order))
 
 
 def _rule_for(curve: Curve, node: Expr) -> _Rule:

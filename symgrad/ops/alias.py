@@ -1,7 +1,8 @@
 """Nodes that are another node's value under a different history.
 
 `detach` cuts the derivative; `join` has the value of one node and the derivative of another
-(a tensor whose memory was changed behind its history's back). Neither computes anything.
+(a tensor whose memory was changed behind its history's back); `head` and `derivative` say what a
+value is. None computes anything.
 """
 
 from __future__ import annotations
@@ -81,6 +82,34 @@ class head(Alias):
 
     def batched(count: int, value: Expr, x: Expr, *, name: str, detail: tuple[int, ...]) -> Any:
         return head(value, x, name=name, detail=tuple(d + 1 for d in detail))
+
+
+@op
+class derivative(Alias):
+    """A value that is the derivative of some order of `y` by `x`, element by element.
+
+    ``derivative(value, y, x, order=2)`` is `value`, in the shape of `x`; with a further argument it
+    is that derivative times this factor, which does not depend on `x`. Calculus goes on from there
+    (`symgrad.calculus.successive`).
+    """
+
+    attributes = ("order",)
+    annotates = True
+    rewrites = (lambda args, attrs: args[0],)
+    samples = (Case(T(3), T(3), T(3), order=1),)
+
+    def __call__(self, value: Expr, y: Expr, x: Expr, *factor: Expr, order: int) -> Expr:
+        args = (value, y, x, *factor)
+        return Expr(self, args, (order,), value.shape, value.dtype, value.requires_grad)  # type: ignore[arg-type]
+
+    def ref(value: np.ndarray, *known: np.ndarray, order: int) -> Any:
+        return value
+
+    def sympy(sp: Any, value: Any, *known: Any, order: int) -> Any:
+        return value
+
+    def partials(out: Expr, value: Expr, *known: Expr, order: int) -> Any:
+        return 1.0, *(None for _ in known)
 
 
 @op
