@@ -330,6 +330,9 @@ class Layout:
         self.chunk = 1
         if not self.order or self.mode == "scatter":
             return
+        if self.nest.filled is not None:
+            self.chunk = nest.sizes[self.order[0]]
+            return
         wanted = int(max(1.0, min(float(MAX_CHUNKS), self.cost_ns / CHUNK_NS)))
         if self.mode == "crossed":
             most = min(wanted, MAX_PARTS, max(2, 2 * pool.get_num_threads() - 1))
@@ -419,6 +422,20 @@ class Layout:
                 self.row_results.append((place, self.scratch_bytes))
                 self.parameter(("results", place), self.scratch_bytes)
                 self.scratch_bytes += 8 * UNIT * min(together, units)
+
+    def _reaches(self, filled: Node) -> None:
+        """How far the stores of a turn of the outermost loop reach, in elements of the buffer."""
+        self.parameter("filled bytes", filled.size * filled.dtype.itemsize)
+        outermost = self.order[0]
+        turn = self.width if outermost == self.vector else 1
+        for place, output in enumerate(self.nest.outputs):
+            step = output.offset.coefficient(outermost)
+            reach = output.offset.const + (turn - 1) * step + 1
+            for v, k in output.offset.terms:
+                if v != outermost:
+                    reach += k * (self.nest.sizes[v] - 1)
+            self.parameter(("ahead", place), reach)
+            self.parameter(("ahead step", place), step)
 
     def state(self, output: Output) -> Node:
         """The buffer of a result's lanes."""
@@ -512,6 +529,9 @@ class Layout:
             if self.resumed and output.combine:
                 parts.append(buffer(self.state(output)))
                 self.parameter(("elements", place), output.target.size)
+        if nest.filled is not None:
+            parts.append(("filled", buffer(nest.filled)))
+            self._reaches(nest.filled)
         if self.mode == "crossed":
             self._scratch_for_crossing()
             parts.append(self.extent)

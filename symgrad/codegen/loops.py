@@ -16,15 +16,17 @@ from typing import Any
 import numpy as np
 
 from symgrad.codegen.crossed import CrossedReduction
+from symgrad.codegen.filling import Filler
 from symgrad.codegen.ir import Function, Module, Section, Val, constant, lanes
 from symgrad.codegen.layout import LANES, Layout
 from symgrad.codegen.lowering import Lowering
 from symgrad.codegen.reduction import Reduction
 from symgrad.codegen.resumption import ResumedReduction
+from symgrad.codegen.stores import Stores
 from symgrad.codegen.vmath import avx512
 from symgrad.dtypes import DType, uint8
 from symgrad.schedule.affine import Affine
-from symgrad.schedule.nest import Inst, Output
+from symgrad.schedule.nest import Inst
 
 ARGUMENTS = [("slots", "ptr", 1), ("args", "ptr", 1), ("lo", "i64", 1), ("hi", "i64", 1)]
 
@@ -112,6 +114,7 @@ class LoopEmitter:
         self._offsets: dict[Any, tuple[Val, int]] = {}
         # Lanes that take part; None means all of them.
         self.lane_mask: Val | None = None
+        self.stores = Stores(self)
         # The level of the first body; what stands outside it serves every other body too.
         self._innermost = 0
 
@@ -372,8 +375,7 @@ class LoopEmitter:
             CrossedReduction(self).emit()
         elif not layout.order:
             self.instructions()
-            for place, output in enumerate(self.nest.outputs):
-                self.store(place, output, self.values[output.insts[0]])
+            self.stores.store_all()
         else:
             self._plain()
         f.ret()
@@ -447,7 +449,9 @@ class LoopEmitter:
         if self._clears():
             self._clear()
             return
-        opened = []
+        filler = Filler(self) if self.nest.filled is not None else None
+        opened: list[Loop] = []
+        filled: list[Val] = []
         for axis in layout.order:
             if layout.mode == "running" and axis == self.nest.axis:
                 break
@@ -456,20 +460,22 @@ class LoopEmitter:
             if axis == layout.chunked and layout.mode != "scatter":
                 start, end = self.chunk_range(end)
             step = self.width if axis == layout.vector else 1
-            opened.append(self.open(axis, start, end, step))
+            first = [filler.begin()] if filler is not None and not opened else []
+            loop = self.open(axis, start, end, step, first)
+            if filler is not None and not opened:
+                filled = [filler.advance(loop.carried[0], loop.iv)]
+            opened.append(loop)
             if axis == layout.vector:
                 self.set_lane_mask(end)
         if layout.mode == "running":
             Reduction(self).run_along()
         else:
             self.instructions()
-            for place, output in enumerate(self.nest.outputs):
-                if output.scattered:
-                    self.combine_at(place, output, self.values[output.insts[0]])
-                else:
-                    self.store(place, output, self.values[output.insts[0]])
+            self.stores.store_all()
         for loop in reversed(opened):
-            self.close(loop)
+            self.close(loop, filled if loop is opened[0] else [])
+        if filler is not None:
+            filler.finish(filled[0])
 
     def _clears(self) -> bool:
         """Whether the nest only fills consecutive memory with zeros."""
@@ -498,87 +504,3 @@ class LoopEmitter:
             row = f.gep(self.base(output.target), f.add(offset, start), memory)
             size = f.mul(f.sub(end, start), constant("i64", dtype.itemsize))
             f.do(f"call void @llvm.memset.p0.i64({row}, i8 0, {size}, i1 false)")
-
-    # -- stores -----------------------------------------------------------------------
-
-    def store(self, place: int, output: Output, value: Val) -> None:
-        """Store a value for each lane at the output's offset, in the current block."""
-        f = self.f
-        dtype = output.target.dtype
-        base = self.base(output.target)
-        form = output.offset
-        what = ("out", place)
-        if dtype.kind == "i1" and value.kind == "i1":
-            value = f.cast("zext", value, "i8")
-        step = form.coefficient(self.layout.vector) if self.layout.vector >= 0 else 0
-        if self.width == 1 or self.layout.vector < 0:
-            offset, _ = self.vector_offset(what, form)
-            f.store(value, f.gep(base, offset, value.kind))
-            return
-        mask = self.lane_mask
-        if step != 1:
-            self._store_apart(what, form, base, self.wide(value))
-            return
-        offset, _ = self.scalar_offset(what, form)
-        row = f.gep(base, offset, value.kind)
-        address = f.gep(row, self.variables[self.layout.vector], value.kind)
-        if mask is None:
-            f.store(self.wide(value), address)
-        else:
-            f.masked_store(self.wide(value), address, mask)
-
-    def _store_apart(self, what: Any, form: Affine, base: Val, value: Val) -> None:
-        """Store lanes at a distance: one by one if all are in use, which beats a scatter."""
-        f = self.f
-        mask = self.lane_mask
-        offset, _ = self.vector_offset(what, form)
-        if form.coefficient(self.layout.vector) == 0:
-            everywhere = mask or constant("i1", True, self.width)
-            f.masked_scatter(value, f.gep(base, offset, value.kind), everywhere)
-            return
-        distance = self.parameter((what, self.layout.vector))
-        part, after = f.label("part"), f.label("after")
-        if mask is not None:
-            whole = f.label("whole")
-            f.branch_if(f.extract(mask, self.width - 1), whole, part)
-            f.start(whole)
-        address = f.gep(base, f.extract(offset, 0), value.kind)
-        for lane in range(self.width):
-            f.store(f.extract(value, lane), address)
-            address = f.gep(address, distance, value.kind)
-        if mask is not None:
-            f.branch(after)
-            f.start(part)
-            f.masked_scatter(value, f.gep(base, offset, value.kind), mask)
-            f.branch(after)
-            f.start(after)
-
-    def combine_at(self, place: int, output: Output, value: Val) -> None:
-        """Combine a value with what the output holds at a computed position."""
-        f = self.f
-        memory = "i8" if value.kind == "i1" else value.kind
-        if value.kind == "i1":
-            value = f.cast("zext", value, "i8")
-        offset, _ = self.scalar_offset(("out", place), output.offset)
-        for v, _ in output.offset.terms:
-            if v < 0:
-                position = self.values[self.nest.dynamic[v]]
-                if position.width > 1:
-                    position = f.extract(position, 0)
-                position = self.b.convert(position, "i64")
-                offset = f.add(offset, f.mul(position, self.parameter((("out", place), v))))
-        address = f.gep(self.base(output.target), offset, memory)
-        if self.width == 1:
-            old = f.load(address, memory)
-            f.store(self._combined(output.combine, old, value), address)
-            return
-        assert self.lane_mask is not None
-        address = f.gep(address, self.variables[self.layout.vector], memory)
-        old = f.masked_load(address, self.lane_mask, constant(memory, 0, self.width))
-        new = self._combined(output.combine, old, self.wide(value))
-        f.masked_store(new, address, self.lane_mask)
-
-    def _combined(self, kind: str, old: Val, new: Val) -> Val:
-        if kind == "add":
-            return self.b.add(old, new)
-        return self.f.or_(old, new) if kind == "or" else new

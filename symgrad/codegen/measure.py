@@ -33,6 +33,7 @@ from symgrad.op import REGISTRY, input_node
 from symgrad.progress import Progress
 from symgrad.schedule.affine import Affine
 from symgrad.schedule.canonical import Node, canonical
+from symgrad.schedule.filling import Filling
 from symgrad.schedule.iterate import Iteration
 from symgrad.schedule.nest import Inst
 from symgrad.schedule.program import schedule
@@ -48,6 +49,7 @@ SHOWN = 40
 KINDS: dict[type[Step], str] = {
     Loops: "loops",
     Straight: "loops",
+    Filling: "loops",
     Product: "product",
     Routine: "library",
     Iteration: "loop",
@@ -453,6 +455,8 @@ def _loop_counts(layout: Layout) -> tuple[int, int, int]:
             note(loads, inst.node, axes_of(inst.offset))
         elif inst.kind == "op":
             flops += _cost(inst, nest.insts) * _points(nest.sizes, axes)
+    if nest.filled is not None:
+        stores[nest.filled.number] = nest.filled, nest.filled.size
     for output in nest.outputs:
         note(stores, output.target, axes_of(output.offset))
         if output.scattered and output.combine:

@@ -128,7 +128,7 @@ class Reduction:
     def _store_result(self, place: int, output: Output, combine: Combine, state: State) -> None:
         value = combine.result(state)
         if self.e.layout.mode == "outer":
-            self.e.store(place, output, value)
+            self.e.stores.store(place, output, value)
             return
         offset, _ = self.e.scalar_offset(("out", place), output.offset)
         self.f.store(value, self.f.gep(self.e.base(output.target), offset, value.kind))
@@ -260,7 +260,7 @@ class Reduction:
         width = min(LANES, e.width)
         e.instructions(late)
         for place, output in self.stored:
-            e.store(place, output, e.values[output.insts[0]])
+            e.stores.store(place, output, e.values[output.insts[0]])
         self.take_across(loop.iv)
         carried = iter(loop.carried)
         later: list[Val] = []
@@ -308,7 +308,7 @@ class Reduction:
         loop, column = self.open_columns()
         e.instructions()
         for number, output in self.stored:
-            e.store(number, output, e.values[output.insts[0]])
+            e.stores.store(number, output, e.values[output.insts[0]])
         for (_, output, combine), memory in zip(self.reduced, rows, strict=True):
             operands, position = self.operands_of(output)
             addresses = [
@@ -355,5 +355,5 @@ class Reduction:
         e.instructions()
         operands = tuple(e.wide(e.values[i]) for i in output.insts)
         state = combine.take(tuple(loop.carried), operands, None)
-        e.store(place, output, combine.result(state))
+        e.stores.store(place, output, combine.result(state))
         e.close(loop, state)

@@ -113,7 +113,7 @@ class ResumedReduction(Reduction):
         loop, _ = self.open_columns()
         e.instructions()
         for number, output in self.stored:
-            e.store(number, output, e.values[output.insts[0]])
+            e.stores.store(number, output, e.values[output.insts[0]])
         assert e.lane_mask is not None
         for place, output, combine in self.reduced:
             (kind,) = combine.kinds()

@@ -141,7 +141,7 @@ def fits_of(task: Task, rows: int) -> list[Fit]:
     if task.layout is None:
         return []
     layout, nest = task.layout, task.layout.nest
-    if nest.straight or layout.mode in ("crossed", "scatter"):
+    if nest.straight or nest.filled or layout.mode in ("crossed", "scatter"):
         return []
     found = []
     if layout.mode in ("inner", "outer") and nest.sizes[nest.axis] == rows:
@@ -257,7 +257,7 @@ class Group:
     def _parted(self, task: Task) -> list[Task]:
         """A nest as two, if some of its results do not need what comes late."""
         step = task.step
-        if not isinstance(step, Loops) or not 1 < len(step.items) <= MAX_SPLIT:
+        if not isinstance(step, Loops) or step.whole or not 1 < len(step.items) <= MAX_SPLIT:
             return [task]
         late: list[Item] = []
         early: list[Item] = []

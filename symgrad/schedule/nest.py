@@ -184,6 +184,8 @@ class Nest:
     outputs : list of Output
     straight : bool
         Whether it is to be written out, without loops: it has one short axis at most.
+    filled : Node or None
+        A buffer that it fills with zeros, ahead of its stores to it.
     """
 
     def __init__(
@@ -201,6 +203,7 @@ class Nest:
         self.dynamic = dynamic
         self.outputs = outputs
         self.straight = False
+        self.filled: Node | None = None
 
     def forms(self) -> list[Affine]:
         """Every affine form in the nest."""
@@ -364,6 +367,9 @@ class NestBuilder:
             return self._shared("constant", n.dtype, value=n.attrs[0])
         if n.input >= 0 or self.loaded(n):
             offset = at[0] if flat else offset_of(at, n.shape)
+            if not offset.terms and 0 <= offset.const < n.size:
+                # One element, which is there wherever the guard fails.
+                guard = -1
             return self._shared("load", n.dtype, node=n, offset=offset, guard=guard)
         family = n.op.family
         if family == "elementwise":

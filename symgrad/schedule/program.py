@@ -25,6 +25,7 @@ from symgrad.schedule.affine import ZERO, Affine, row_major, split_map
 from symgrad.schedule.canonical import Graph, Node
 from symgrad.schedule.crossing import can_share, reductions_of
 from symgrad.schedule.delay import delay
+from symgrad.schedule.filling import filling
 from symgrad.schedule.iterate import fused
 from symgrad.schedule.nest import (
     Index,
@@ -536,11 +537,19 @@ def schedule(graph: Graph) -> Schedule:
         elif n.op.family == "contract" and not is_vector_product(n):
             at_level(level, _product(n, partial(storage.is_loaded_in, segment=segment)))
         else:
+            items = storage.items(n)
             if n.op.writes:
                 level = place(_constant_item(n, n.op.initial), level, segment) + 1  # type: ignore[attr-defined]
             elif n.op.gaps or is_strided_embedding(n):
-                level = place(_constant_item(n, 0), level, segment) + 1
-            for item in storage.items(n):
+                filled = filling(n, items, storage.reading(segment, level), segment)
+                if filled is None:
+                    level = place(_constant_item(n, 0), level, segment)
+                else:
+                    at_level(level, filled.step)
+                    items = filled.rest
+                done = level
+                level += 1
+            for item in items:
                 done = max(done, place(item, level, segment))
         ready[n.number] = done + 1
     delay(levels, lambda n: n.number in storage.through, ready)

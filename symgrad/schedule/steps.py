@@ -25,7 +25,11 @@ class Loops:
         Whether the nest reads a node's buffer rather than computing its value again.
     segment : int
         The part of a long program that it belongs to.
+    whole : bool
+        Whether it stays as it is: nothing comes in, and its items are not parted.
     """
+
+    whole = False
 
     def __init__(self, items: list[Item], loaded: Callable[[Node], bool], segment: int = 0) -> None:
         self.items = items
@@ -35,7 +39,7 @@ class Loops:
 
     def takes(self, item: Item) -> bool:
         """Whether the nest can produce one thing more that depends on none of the others."""
-        if item.cumulative or item.positions:
+        if self.whole or item.cumulative or item.positions:
             return False
         axes = {i.axis for i in self.items} - {-1}
         if len(axes) == 2:
