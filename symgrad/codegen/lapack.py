@@ -9,7 +9,9 @@ Two structures:
 * `_KINDS`: what an op's ``native`` names -> a function that makes the `LapackCall`.
 
 An op without a kind here, of another dtype, or too large for 32-bit sizes stays a Python routine.
-What LAPACK refuses is computed again by the routine, which knows the words of the error. SciPy's own thread pool serves large matrices. Start reading at `native_call`.
+What LAPACK refuses is computed again by the routine, which knows the words of the error. The
+library's own threads serve large matrices alone; the rest is split among the program's workers.
+Start reading at `native_call`.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from symgrad.codegen import jit, kernels
+from symgrad.codegen import jit, kernels, library_threads
 from symgrad.codegen.ir import Module
 from symgrad.codegen.lapack_body import symbol
 from symgrad.codegen.lapack_kernels import IN_DOUBLE, emit_kernel
@@ -43,6 +45,19 @@ MAX_SCRATCH = 1 << 24
 """Scratch memory, in bytes, that a program keeps between calls; more is borrowed from the heap."""
 
 CALL_NS = 300
+
+LIBRARY_SPLITS = 512
+"""Rows or columns from which a factorisation is left to the library's threads: measured on two
+cores, they save nothing to speak of below, and may have to wait for the program's own."""
+
+PART_WORK = 400_000
+"""Operations of one part of a triangular solve, at least."""
+
+PART_ROWS = 16
+"""Right-hand sides are split at multiples of this, which is what the library packs together."""
+
+LEAST_ROWS = 48
+"""Right-hand sides of one part, at least: the library reads the triangle anew for each part."""
 
 # Types of the arguments of each routine: i(nteger), l(etter), x (elements).
 _BLAS = {"trsm": "llllii" + "xxixi", "trsv": "llli" + "xixi"}
@@ -86,11 +101,13 @@ class LapackCall(NamedTuple):
     sizes : tuple of int
         The words after the slot numbers of operands and result.
     batch : int
-        How many matrices; 0 if there is nothing to do.
+        How many matrices, or parts of them; 0 if there is nothing to do.
     strip_bytes : int
         Scratch memory of one strip of the batch.
     cost_ns : int
         Estimated serial time.
+    alone : bool
+        Whether the library uses one thread.
     """
 
     routine: str
@@ -99,6 +116,7 @@ class LapackCall(NamedTuple):
     batch: int
     strip_bytes: int
     cost_ns: int
+    alone: bool = True
 
     @property
     def strips(self) -> int:
@@ -121,7 +139,8 @@ class LapackCall(NamedTuple):
         """
         address, library = _kernel(self.routine, self.element)
         kept = self.scratch_bytes or not self.strip_bytes
-        head = (status, mark, scratch if kept else -1, self.strip_bytes, self.batch, self.strips)
+        place = scratch if kept else -1
+        head = (status, mark, place, self.strip_bytes, self.batch, self.strips, int(self.alone))
         launch = Launch(address, (*head, *buffers, *self.sizes), self.strips, self.cost_ns)
         return launch, library
 
@@ -217,7 +236,10 @@ class _Matrices:
         if self.element == "float":
             rate *= 2
         cost = self.batch * (CALL_NS + flops / rate)
-        return LapackCall(routine, self.element, sizes, self.batch, self.pieces.bytes, int(cost))
+        small = min(self.rows, self.columns) < LIBRARY_SPLITS
+        alone = small or self.batch >= MAX_STRIPS
+        room = self.pieces.bytes
+        return LapackCall(routine, self.element, sizes, self.batch, room, int(cost), alone)
 
 
 def _cholesky(m: _Matrices) -> LapackCall | None:
@@ -229,8 +251,13 @@ def _triangular(m: _Matrices) -> LapackCall | None:
     n, k, high = m.rows, m.right, m.attributes["upper"]
     # The other way round: memory holds the transposed matrix.
     triangle, diagonal = ord("L" if high else "U"), ord("U" if m.attributes["unit"] else "N")
-    routine = "trsv" if k == 1 else "trsm"
-    return m.call(routine, (n, k, triangle, diagonal), n * n * k)
+    if k == 1:
+        return m.call("trsv", (n, k, triangle, diagonal), n * n)
+    least = max(LEAST_ROWS, -(-k // MAX_STRIPS), PART_WORK // (n * n))
+    width = -(-least // PART_ROWS) * PART_ROWS
+    call = m.call("trsm", (n, k, triangle, diagonal, width), n * n * k)
+    # Each part is solved by itself: the library is alone whatever the size.
+    return call and call._replace(batch=m.batch * -(-k // width), alone=True)
 
 
 def _solve(m: _Matrices) -> LapackCall | None:
@@ -415,6 +442,7 @@ def _kernel(routine: str, element: str) -> tuple[int, jit.Library]:
     key = routine, element
     with _LOCK:
         if key not in _COMPILED:
+            library_threads.provide()
             for name, kind in _needs(routine, element):
                 address = _address(name, kind)
                 assert address is not None

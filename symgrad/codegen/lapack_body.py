@@ -19,9 +19,10 @@ from collections.abc import Callable
 
 from symgrad.codegen.entry_body import NULL, ONE, ZERO, Body
 from symgrad.codegen.ir import Module, Val, constant
+from symgrad.codegen.library_threads import BEGIN, END
 
-HEAD = 6
-STATUS, MARK, SCRATCH, STRIP_BYTES, BATCH, STRIPS = range(HEAD)
+HEAD = 7
+STATUS, MARK, SCRATCH, STRIP_BYTES, BATCH, STRIPS, ALONE = range(HEAD)
 
 TILE = 16
 """Rows turned at once: as many lines of memory as stay in the first cache with ease."""
@@ -64,8 +65,11 @@ class Kernel(Body):
     def _memory(self, slot: Val) -> Val:
         return self.word(self.slots, slot, "ptr")
 
-    def each(self, body: Callable[[Val, Val], None]) -> None:
-        """Run ``body(matrix number, scratch memory)`` for all matrices of the strips asked for."""
+    def each(self, body: Callable[[Val, Val], None], library: bool = True) -> None:
+        """Run ``body(matrix number, scratch memory)`` for all matrices of the strips asked for.
+
+        Where it calls the `library` and the launch says so, the library uses one thread.
+        """
         batch, strips = self.word(self.words, BATCH), self.word(self.words, STRIPS)
         bytes_each, slot = self.word(self.words, STRIP_BYTES), self.word(self.words, SCRATCH)
         borrowed = self.icmp("slt", slot, ZERO)
@@ -88,7 +92,12 @@ class Kernel(Body):
             scratch = self.gep(base, self.mul(here, step), "i8")
             self.repeat(self.sub(end, first), lambda i: body(self.add(first, i), scratch))
 
+        alone = self.icmp("ne", self.word(self.words, ALONE), ZERO)
+        if library:
+            self.when(alone, lambda: self.call(BEGIN, None, []))
         self.repeat(self.select(missing, ZERO, self.sub(self.high, self.low)), strip)
+        if library:
+            self.when(alone, lambda: self.call(END, None, []))
         self.when(borrowed, lambda: self.call("free", None, [base]))
         self.ret()
         self.finish()

@@ -42,30 +42,32 @@ def _potrf(f: Kernel) -> None:
 
 
 def _trsm(f: Kernel) -> None:
-    """X' A' = B'."""
+    """X' A' = B', some rows of X' at a time."""
     a, b, out, n, k, lower, diagonal = _triangular_words(f)
+    width = f.size()
     side, plain = f.letter("R"), f.letter("N")
     order, columns, one = f.integer(n), f.integer(k), f.one()
     area, size = f.mul(n, n), f.mul(n, k)
+    parts = f.udiv(f.add(k, f.sub(width, ONE)), width)
+    rows = f.alloca("i32", align=4)
 
     def body(number: Val, scratch: Val) -> None:
-        matrix = f.element_at(a, f.mul(number, area))
-        at = f.mul(number, size)
-        target = f.element_at(out, at)
-        f.copy(target, f.element_at(b, at), size)
+        which = f.udiv(number, parts)
+        first = f.mul(f.sub(number, f.mul(which, parts)), width)
+        left = f.sub(k, first)
+        count = f.select(f.icmp("ult", left, width), left, width)
+        f.store(f.cast("trunc", count, "i32"), rows)
+        matrix = f.element_at(a, f.mul(which, area))
+        at = f.add(f.mul(which, size), first)
+        source, target = f.element_at(b, at), f.element_at(out, at)
+
+        def row(i: Val) -> None:
+            place = f.mul(i, k)
+            f.copy(f.element_at(target, place), f.element_at(source, place), count)
+
+        f.repeat(n, row)
         f.fortran(
-            "trsm",
-            side,
-            lower,
-            plain,
-            diagonal,
-            columns,
-            order,
-            one,
-            matrix,
-            order,
-            target,
-            columns,
+            "trsm", side, lower, plain, diagonal, rows, order, one, matrix, order, target, columns
         )
 
     f.each(body)

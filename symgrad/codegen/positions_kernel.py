@@ -44,4 +44,4 @@ def check_positions(f: Kernel) -> None:
 
         f.repeat(f.udiv(f.add(here, f.index(WIDTH - 1)), f.index(WIDTH)), step)
 
-    f.each(body)
+    f.each(body, library=False)
