@@ -291,6 +291,24 @@ def test_nested_transforms_of_a_shared_variable():
     np.testing.assert_allclose(outer(sg.tensor(2.0, dtype=sg.float64)).item(), 9 * 4.0)
 
 
+def test_nested_transforms_of_variables_that_meet_later():
+    def middle(y: Any) -> Any:
+        return func.grad(lambda z: z**4 * y)(y)
+
+    outer = func.grad(lambda x: func.grad(middle)(x) * x)
+    # 4 z^3 y at z = y is 4 y^4; its derivative times x is 16 x^4, and that one's is 64 x^3
+    np.testing.assert_allclose(outer(sg.tensor(2.0, dtype=sg.float64)).item(), 64 * 8.0)
+
+
+def test_nested_transforms_of_eight_orders():
+    f, point = bell, sg.tensor(POINTS[0], dtype=sg.float64)
+    for order in range(1, 9):
+        f = func.grad(f)
+        found = f(point)
+        np.testing.assert_allclose(found.item(), bell_by_mpmath(order)[0], rtol=1e-9)
+    assert len(ancestors([f(point).expr()], lambda n: True)) < 400
+
+
 def test_a_batch_of_derivatives():
     def third(x: sg.Tensor) -> sg.Tensor:
         return func.grad(func.grad(func.grad(sg.sin)))(x)

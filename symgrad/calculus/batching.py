@@ -19,6 +19,7 @@ from symgrad import dtypes
 from symgrad.calculus.banded import banded_columns
 from symgrad.calculus.forward import pushforward
 from symgrad.calculus.reverse import pullback
+from symgrad.calculus.successive import restated
 from symgrad.expr import Expr, ancestors
 from symgrad.op import DERIVED, INPUT, STATE, grad_mode, input_node, record
 from symgrad.ops.arithmetic import eq, keep
@@ -76,13 +77,15 @@ def replaced(outputs: Sequence[Expr], old: Sequence[Expr], new: Sequence[Expr]) 
     """
 
     def make(node: Expr, args: Sequence[Expr]) -> Expr:
-        made = _again(node, args)
+        made = restated(node, args, table)
+        if made is None:
+            made = _again(node, args)
         if made.value is None:
             made.value = node.value
         return made
 
     table = {id(a): b for a, b in zip(old, new, strict=True)}
-    return _rebuilt(outputs, table, lambda n: True, make)
+    return _rebuilt(outputs, {**table}, lambda n: True, make)
 
 
 def batched(

@@ -155,6 +155,32 @@ def _is_one(g: Expr) -> bool:
     return g.op is CONSTANT and g.attrs[0] == 1
 
 
+def restated(node: Expr, args: Sequence[Expr], table: dict[int, Expr]) -> Expr | None:
+    """A marked derivative on other arguments, if it is one there too.
+
+    Parameters
+    ----------
+    node : Expr
+    args : sequence of Expr
+        What takes the place of its arguments.
+    table : dict of int to Expr
+        What replaces nodes, by their ``id``, so that the arguments change.
+
+    Returns
+    -------
+    Expr or None
+        None if `node` is nothing of that kind, or what takes the place of its input may have other
+        ways to the function than the input had.
+    """
+    if node.op is not derivative:
+        return None
+    _, y, x, *_ = node.args
+    instead = table.get(id(x))
+    if instead is None or any(n is instead for n in ancestors([y], lambda n: n is not x)):
+        return None
+    return derivative(*args, order=node.attrs[0])  # type: ignore[no-any-return]
+
+
 _CURVES: WeakKeyDictionary[Expr, Curve] = WeakKeyDictionary()
 """What is known of the orders behind marked derivatives, for as long as these live."""
 
