@@ -137,12 +137,15 @@ class Elementwise(Op):
     """torch's names of the operands."""
     parts: ClassVar[Callable[..., Any] | None] = None
 
+    # A list of its own: the short ways see what is put into it.
+    rewrites: list[Callable[..., Expr | None]]
     # The short ways of the common calls. Whatever is unusual gets None from them and takes the long
     # way of `__call__`.
     single: Callable[[Any], Expr | None]
     pair: Callable[[Any, Any], Expr | None]
 
     def __init__(self) -> None:
+        self.rewrites = []
         short = self.accepts not in ("bool", "integer", "complex")
         short = short and not self.conditions and not self.attributes
         self.single = _short_way_of_one(self) if short and self.arity == 1 else _no_short_way
@@ -235,13 +238,13 @@ def _short_way_of_one(op: Elementwise) -> Callable[[Any], Expr | None]:
 
     What depends on the op alone is decided here, once.
     """
-    to_bool, differentiable = op.gives == "bool", op.differentiable
+    to_bool, differentiable, rules = op.gives == "bool", op.differentiable, op.rewrites
 
     def single(x: Any) -> Expr | None:
         if type(x) is not Expr or x.dtype.category != 2:
             return None
         dtype = _BOOL if to_bool else x.dtype
-        if INTERNING or op.rewrites:
+        if INTERNING or rules:
             return record(op, (x,), (), x.shape, dtype)
         needs_grad = x.requires_grad and differentiable and STATE.grad
         return Expr(op, (x,), (), x.shape, dtype, needs_grad)
@@ -254,38 +257,36 @@ def _short_way_of_two(op: Elementwise) -> Callable[[Any, Any], Expr | None]:
 
     It gives None for any others.
     """
-    to_bool, differentiable = op.gives == "bool", op.differentiable
+    to_bool, differentiable, rules = op.gives == "bool", op.differentiable, op.rewrites
     first_fixed, second_fixed = 0 in op.fixed_operands, 1 in op.fixed_operands
 
     def pair(x: Any, y: Any) -> Expr | None:
-        known = x if type(x) is Expr else y
-        if type(known) is not Expr:
-            return None
-        dtype = known.dtype
-        shape = known.shape
-        if dtype.category != 2:
-            return None
-        needs_grad = known.requires_grad
-        if known is not x:
-            if type(x) is not float and type(x) is not int:
+        if type(x) is not Expr:
+            if type(y) is not Expr or (type(x) is not float and type(x) is not int):
+                return None
+            shape, dtype, needs_grad = y.shape, y.dtype, y.requires_grad
+            if dtype.category != 2:
                 return None
             x = number_node(x, dtype, first_fixed)
-        elif type(y) is Expr:
-            if y.dtype is not dtype:
-                return None
-            if y.shape != shape:
-                shape = _broadcast(op.name, shape, y.shape)
-            needs_grad = needs_grad or y.requires_grad
-        elif type(y) is float or type(y) is int:
-            y = number_node(y, dtype, second_fixed)
         else:
-            return None
+            shape, dtype, needs_grad = x.shape, x.dtype, x.requires_grad
+            if dtype.category != 2:
+                return None
+            if type(y) is Expr:
+                if y.dtype is not dtype:
+                    return None
+                if y.shape != shape:
+                    shape = _broadcast(op.name, shape, y.shape)
+                needs_grad = needs_grad or y.requires_grad
+            elif type(y) is float or type(y) is int:
+                y = number_node(y, dtype, second_fixed)
+            else:
+                return None
         if to_bool:
             dtype = _BOOL
-        if INTERNING or op.rewrites:
+        if INTERNING or rules:
             return record(op, (x, y), (), shape, dtype)
-        needs_grad = needs_grad and differentiable and STATE.grad
-        return Expr(op, (x, y), (), shape, dtype, needs_grad)
+        return Expr(op, (x, y), (), shape, dtype, needs_grad and differentiable and STATE.grad)
 
     return pair
 

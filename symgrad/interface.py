@@ -18,7 +18,7 @@ import numpy as np
 from symgrad import ops, runtime, simplify  # noqa: F401 (they attach their ops and rules)
 from symgrad.expr import Expr
 from symgrad.family import COMPOSITES, Composite, Elementwise
-from symgrad.op import ACTIVE, INPUT, REGISTRY, STATE
+from symgrad.op import ACTIVE, INPUT, INTERNING, REGISTRY, STATE
 from symgrad.ops.alias import clone
 from symgrad.storage import WHOLE, Barrier, Group, Note, Part, Step, keeps_layout
 from symgrad.tensor import Tensor, from_array
@@ -163,10 +163,72 @@ def view_call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
     if not isinstance(x, Tensor):
         return call(function, *args, **kwargs)
     base = x.expr()
+    name = getattr(function, "name", "")
+    key = None if kwargs or INTERNING else _movement_key(function, base.shape, args)
+    path = None if key is None else _PATHS.get(key)
+    if path is not None:
+        return _as_view(x, base, _followed(base, *path), path[0], -1, name)
     result = function(
         base, *[unwrap(a) for a in args[1:]], **{k: unwrap(v) for k, v in kwargs.items()}
     )
-    return _as_views(x, base, result, name=getattr(function, "name", ""))
+    if key is not None and isinstance(result, Expr):
+        _note_path(key, base, result)
+    return _as_views(x, base, result, name=name)
+
+
+_PATHS: dict[tuple[Any, ...], tuple[tuple[Step, ...], tuple[tuple[int, ...], ...]]] = {}
+"""What a view function does to tensors of a shape: movements, and the shapes that come out.
+
+By the function, the shape and the other arguments.
+"""
+
+MAX_PATHS = 4096
+
+_PLAIN = frozenset({int, type(None), type(Ellipsis)})
+
+
+def _movement_key(
+    function: Callable[..., Any], shape: tuple[int, ...], args: tuple[Any, ...]
+) -> tuple[Any, ...] | None:
+    """What decides the movements of a view; None if more does."""
+    parts: list[Any] = [function, shape]
+    for a in args[1:]:
+        kind = type(a)
+        if kind in _PLAIN:
+            parts.append(a)
+            continue
+        if kind is not tuple and kind is not slice:
+            return None
+        listed = a if kind is tuple else (a,)
+        parts += (kind, len(listed))
+        for v in listed:
+            own = (v.start, v.stop, v.step) if type(v) is slice else (v,)
+            if not _PLAIN.issuperset(map(type, own)):
+                return None
+            parts.append(own)
+    return tuple(parts)
+
+
+def _note_path(key: tuple[Any, ...], base: Expr, result: Expr) -> None:
+    """Remember the movements from `base` to `result`, if there is nothing else between them."""
+    steps = steps_between(base, result)
+    if steps is None or any(op.family != "movement" for op, _ in steps):
+        return
+    shapes = []
+    while result is not base:
+        shapes.append(result.shape)
+        result = result.args[0]
+    if len(_PATHS) >= MAX_PATHS:
+        _PATHS.clear()
+    _PATHS[key] = steps, tuple(reversed(shapes))
+
+
+def _followed(base: Expr, steps: tuple[Step, ...], shapes: tuple[tuple[int, ...], ...]) -> Expr:
+    """What the movements of a path make of a node."""
+    node, requires_grad = base, base.requires_grad and STATE.grad
+    for (op, attrs), shape in zip(steps, shapes, strict=True):
+        node = Expr(op, (node,), attrs, shape, base.dtype, requires_grad)
+    return node
 
 
 UNRECORDED = Barrier(
@@ -199,7 +261,13 @@ def _several(name: str, number: int) -> Barrier:
 def _as_views(x: Tensor, base: Expr, result: Any, number: int = -1, name: str = "") -> Any:
     if isinstance(result, list | tuple):
         return type(result)(_as_views(x, base, r, k, name) for k, r in enumerate(result))
-    steps = steps_between(base, result)
+    return _as_view(x, base, result, steps_between(base, result), number, name)
+
+
+def _as_view(
+    x: Tensor, base: Expr, result: Expr, steps: tuple[Step, ...] | None, number: int, name: str
+) -> Tensor:
+    """A tensor for the node that `steps` lead to from a tensor's own; a view unless there are none."""
     if steps and name in _RESHAPING and x._path and not keeps_layout(x.here(), steps):
         steps = None
         if name in ("view", "view_as"):
@@ -320,23 +388,24 @@ def operator_of(source: Any, swapped: bool = False) -> Callable[[Tensor, Any], A
 
     def operator(self: Tensor, other: Any) -> Any:
         family, other_family = self._family, None
+        x = self._node if family is None and not ACTIVE else self.expr()
         if isinstance(other, Tensor):
             other_family = other._family
             y: Any = other._node if other_family is None and not ACTIVE else other.expr()
-        elif isinstance(other, NUMBERS):
+        elif type(other) is float or isinstance(other, NUMBERS):
             y = other
         elif isinstance(other, ARRAYS):
             y = unwrap(other)
         else:
             return NotImplemented
-        x = self._node if family is None and not ACTIVE else self.expr()
         node = pair(y, x) if swapped else pair(x, y)
         if node is None:
             node = source(y, x) if swapped else source(x, y)
-        made = Tensor(node if node.serial <= _relief_at else _settled(node))
-        for f in (family, other_family):
-            if f is not None and f.storage.outside is not None:
-                run_now(made)
+        if node.serial > _relief_at:
+            node = _settled(node)
+        made = Tensor(node)
+        if family is not None or other_family is not None:
+            run_if_shared((self, other), made)
         return made
 
     return operator

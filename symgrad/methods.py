@@ -60,6 +60,8 @@ _ITEM_NOTES = {
 
 def _item_note(key: Any) -> Note:
     """The note of an indexing: torch applies the parts of a key one by one, and the last names it."""
+    if type(key) is int:
+        return _ITEM_NOTES["select"]
     last = "alias"
     for k in key if isinstance(key, tuple) else (key,):
         if isinstance(k, slice):
@@ -75,7 +77,7 @@ def _item_note(key: Any) -> Note:
 
 def getitem(self: Tensor, key: Any) -> Any:
     """torch's indexing."""
-    nodes = _key(key)
+    nodes = key if type(key) is int else _key(key)
     result = view_call(index.getitem, self, nodes)
     return noted(result, _item_note(nodes)) if result._node.requires_grad else result
 

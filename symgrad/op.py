@@ -311,10 +311,13 @@ def number_node(value: float, dtype: DType, fixed: bool) -> Expr:
     Those that are compiled in anyway are made once: their place in a structure, before all others,
     is always the same.
     """
-    common = _COMMON[dtype]
-    if value in common and not INTERNING and (value or math.copysign(1.0, value) > 0.0):
-        return common[value]
-    return constant(value, dtype, fixed)
+    if INTERNING:
+        return constant(value, dtype, fixed)
+    found = _COMMON[dtype].get(value)
+    if found is None:
+        number = float(value)
+        return Expr(CONSTANT, (), (number if fixed else None,), (), dtype, False, number)
+    return found if value or math.copysign(1.0, value) > 0.0 else constant(value, dtype, fixed)
 
 
 def input_node(shape: tuple[int, ...], dtype: DType, value: Any = None, grad: bool = False) -> Expr:

@@ -23,6 +23,7 @@ from typing import Any
 
 from symgrad import template
 from symgrad.expr import Expr
+from symgrad.family import Elementwise
 from symgrad.op import CONSTANT, REGISTRY
 from symgrad.ops.alias import head
 from symgrad.ops.statistics import logsumexp
@@ -168,7 +169,9 @@ RULES: dict[str, tuple[Rule, ...]] = {
 def set_enabled(enabled: bool) -> None:
     """Turn the accuracy rules on (the default) or off for expressions recorded from now on."""
     for name, rules in RULES.items():
-        REGISTRY[name].rewrites = rules if enabled else ()
+        ruled = REGISTRY[name]
+        assert isinstance(ruled, Elementwise)
+        ruled.rewrites[:] = rules if enabled else ()
     for name, anchor in ANCHORS.items():
         REGISTRY[name].anchor = anchor if enabled else None
     template.forget()
