@@ -12,6 +12,7 @@ through. Start reading at `Compiled._dispatch`.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -88,7 +89,16 @@ class Compiled:
         self._entry: Any = None
         self._writer: Callable[..., Any] = self._write
         self.__name__ = getattr(function, "__name__", "compiled")
+        self.__qualname__ = getattr(function, "__qualname__", self.__name__)
+        self.__module__ = getattr(function, "__module__", __name__)
         self.__doc__ = function.__doc__
+
+    def __reduce__(self) -> Any:
+        # A decorated function is found by its name, as functions are; others are compiled anew.
+        found: Any = sys.modules.get(self.__module__)
+        for part in self.__qualname__.split("."):
+            found = getattr(found, part, None)
+        return self.__qualname__ if found is self else (compile, (self._function,))
 
     def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Trace, list[Any]]:
         given, form = flatten((args, kwargs))
@@ -187,10 +197,14 @@ class Compiled:
         """
         return self._writer(out, *args)
 
-    def _write(self, out: Any, *args: Any) -> Any:
+    def _write(self, *given: Any) -> Any:
         """The road of `into` that no native function recognised."""
         from symgrad.codegen.bind import into_entry
 
+        if not given:
+            raise TypeError("into: got no arguments; pass `out`, then the function's arguments")
+        out, *rest = given
+        args = tuple(rest)
         trace, leaves = self._trace(args, {})
         if trace.writer is None and trace.native and not any(isinstance(x, Tensor) for x in leaves):
             trace.writer = into_entry(trace.recipe, args, trace.form, trace.fixed, self._write)
@@ -198,8 +212,16 @@ class Compiled:
         if trace.writer is not None:
             # In place of the method, so that `f.into` is the native function itself: 60 ns less.
             self._writer = self.into = trace.writer  # type: ignore[method-assign]
-        for target, value in zip(targets, self._compute(trace, leaves), strict=True):
-            target[...] = value.look() if isinstance(value, Tensor) else value
+        values = [
+            v.look() if isinstance(v, Tensor) else np.asarray(v)
+            for v in self._compute(trace, leaves)
+        ]
+        for number, value in enumerate(values):
+            # A result may be an argument itself, which an earlier result is written over.
+            if any(np.may_share_memory(value, target) for target in targets[:number]):
+                values[number] = value.copy()
+        for target, value in zip(targets, values, strict=True):
+            target[...] = value
         return out
 
     # -- addresses for solvers --------------------------------------------------------
@@ -424,6 +446,10 @@ def compile(function: Callable[..., Any] | None = None) -> Any:
     """
     if function is None:
         return compile
+    if not callable(function):
+        raise TypeError(
+            f"compile: the first argument is no function (got {type(function).__name__}); pass a callable"
+        )
     from symgrad.codegen.bind import bind_fallback
     from symgrad.codegen.entry_class import native_class
 

@@ -14,7 +14,7 @@ from symgrad.interface import call
 from symgrad.op import STATE
 from symgrad.ops import create, movement
 from symgrad.storage import Storage
-from symgrad.tensor import Tensor, from_array
+from symgrad.tensor import Tensor, from_array, plain_array
 
 __all__ = [
     "arange", "as_tensor", "asarray", "empty", "empty_like", "eye", "from_numpy", "full", "full_like",
@@ -24,6 +24,8 @@ __all__ = [
 
 def _array(data: Any, dtype: DType | None) -> np.ndarray:
     """A fresh array of data, with torch's default dtypes."""
+    if isinstance(data, np.ndarray):
+        data = plain_array(data)
     if isinstance(data, list | tuple) and _holds_tensors(data):
         data = _plain(data)
     try:
@@ -127,6 +129,7 @@ def from_numpy(array: np.ndarray) -> Tensor:
     """
     if not isinstance(array, np.ndarray):
         raise TypeError(f"expected np.ndarray (got {type(array).__name__})")
+    array = plain_array(array)
     made = from_array(array)
     storage: Storage = made.family().storage
     storage.outside = array

@@ -21,7 +21,7 @@ from symgrad.family import COMPOSITES, Composite, Elementwise
 from symgrad.op import ACTIVE, INPUT, INTERNING, REGISTRY, STATE
 from symgrad.ops.alias import clone
 from symgrad.storage import WHOLE, Barrier, Group, Note, Part, Step, keeps_layout
-from symgrad.tensor import Tensor, from_array
+from symgrad.tensor import Tensor, from_array, plain_array
 
 VIEWS = frozenset(
     "reshape view view_as permute transpose swapaxes swapdims movedim moveaxis t adjoint squeeze "
@@ -80,7 +80,7 @@ def unwrap(value: Any) -> Any:
     if isinstance(value, list | tuple) and any(isinstance(v, Tensor | list | tuple) for v in value):
         return type(value)(unwrap(v) for v in value) if type(value) in (list, tuple) else value
     if isinstance(value, np.ndarray):
-        return from_array(np.array(value)).expr()
+        return from_array(np.array(plain_array(value))).expr()
     return value
 
 

@@ -598,8 +598,25 @@ def _rebuilt(
     return made
 
 
+def plain_array(array: np.ndarray) -> np.ndarray:
+    """The memory of an array of a subclass as a plain array.
+
+    Raises
+    ------
+    TypeError
+        For a masked array, whose mask would be forgotten.
+    """
+    if isinstance(array, np.ma.MaskedArray):
+        raise TypeError(
+            f"a masked array has no counterpart (got one of shape {array.shape}); pass array.filled(value)"
+        )
+    return np.asarray(array)
+
+
 def from_array(array: np.ndarray, requires_grad: bool = False, name: str | None = None) -> Tensor:
     """A leaf over an array that nobody else writes."""
+    if type(array) is not np.ndarray:
+        array = plain_array(array)
     made = Tensor(input_node(array.shape, dtypes.from_numpy(array.dtype), array))
     made._name = name
     if requires_grad:

@@ -22,7 +22,7 @@ from symgrad.nesting import flatten, size, unflatten
 from symgrad.op import CONSTANT, INPUT, STATE, grad_mode, input_node, record
 from symgrad.ops.random import key_array
 from symgrad.structure import behind
-from symgrad.tensor import Tensor, from_array
+from symgrad.tensor import Tensor, from_array, plain_array
 
 if TYPE_CHECKING:
     from symgrad.storage import Slot
@@ -47,6 +47,8 @@ STATIC = "static"
 
 def leaf_of(value: Any) -> Any:
     """A leaf of arguments or results as it is handled: complex numbers are arrays."""
+    if isinstance(value, np.ndarray) and type(value) is not np.ndarray:
+        return plain_array(value)
     if isinstance(value, complex | np.complexfloating) and not isinstance(value, float):
         return np.array(value, np.complex128)
     return value

@@ -1,7 +1,9 @@
 """`sg.compile`: structures of arguments, derivatives inside and through, captured tensors, errors."""
 
+import copy
 import gc
 import math
+import pickle
 import threading
 from collections import OrderedDict, namedtuple
 
@@ -286,3 +288,54 @@ def test_the_collector_is_paused_while_compiling_and_as_before_afterwards():
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+@sg.compile
+def doubled(x):
+    return x * 2
+
+
+def tripled(x):
+    return x * 3
+
+
+class Scaled(sg.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.factor = sg.nn.Parameter(sg.tensor([2.0], dtype=sg.float64))
+        self.fast = sg.compile(self.forward)
+
+    def forward(self, x):
+        return self.factor * x
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda f: pickle.loads(pickle.dumps(f))]
+)
+def test_compiled_functions_are_copied_and_pickled_as_functions_are(copied):
+    assert doubled(1.5) == 3.0
+    assert copied(doubled) is doubled
+    f = sg.compile(tripled)
+    assert f(1.5) == 4.5
+    assert copied(f)(2.0) == 6.0
+
+
+def test_a_copied_module_compiles_its_own_method():
+    first = Scaled()
+    assert first.fast(np.ones(1)).item() == 2.0
+    second = copy.deepcopy(first)
+    with sg.no_grad():
+        second.factor.fill_(5.0)
+    assert second.fast(np.ones(1)).item() == 5.0
+    assert first.fast(np.ones(1)).item() == 2.0
+
+
+def test_what_is_no_function_is_refused():
+    with pytest.raises(TypeError, match=r"compile: .*no function \(got int\)"):
+        sg.compile(3)
+
+
+@pytest.mark.parametrize("use", [sg.tensor, sg.from_numpy, sg.sin, sg.compile(lambda x: x)])
+def test_masked_arrays_are_refused(use):
+    with pytest.raises(TypeError, match=r"masked array .*\(2,\).*filled"):
+        use(np.ma.array([1.0, 2.0], mask=[False, True]))

@@ -160,3 +160,18 @@ def test_a_nesting_that_differs_is_refused(warm):
             f.into(out, x)
     with pytest.raises(ValueError, match="array 1 of `out` shares memory with another one"):
         f.into((a, {"b": a}), x)
+
+
+def test_arguments_that_are_results_may_change_places():
+    f = sg.compile(lambda x, y: (y, x, x + y))
+    for _ in range(3):
+        a, b, total = np.array([1.0, 2.0]), np.array([10.0, 20.0]), np.empty(2)
+        f.into((a, b, total), a, b)
+        np.testing.assert_array_equal([a, b, total], [[10.0, 20.0], [1.0, 2.0], [11.0, 22.0]])
+
+
+def test_a_call_without_anything_says_what_to_pass():
+    f = sg.compile(doubled)
+    f.into(np.empty(2), np.ones(2))
+    with pytest.raises(TypeError, match=r"into: got no arguments; pass `out`"):
+        f.into()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import math
 import sys
 
@@ -516,3 +517,38 @@ def test_a_first_step_with_momentum_cannot_be_compiled():
 
     with pytest.raises(RuntimeError, match="make one step outside of symgrad"):
         sg.compile(step)()
+
+
+S = optim.lr_scheduler
+RATES = [
+    (lambda o: S.MultiStepLR(o, [2, 5, 5], 0.5), [1, 0.5, 0.5, 0.5, 0.125, 0.125, 0.125]),
+    (
+        lambda o: S.SequentialLR(o, [S.ConstantLR(o, 0.1, 9), S.ExponentialLR(o, 0.5)], [3]),
+        [0.1, 0.1, 1, 0.5, 0.25, 0.125, 0.0625],
+    ),
+    (
+        lambda o: S.ChainedScheduler([S.ConstantLR(o, 0.1, 4), S.ExponentialLR(o, 0.5)]),
+        [0.05, 0.025, 0.0125, 0.0625, 0.03125, 0.015625, 0.0078125],
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "want"), RATES)
+def test_a_saved_schedule_goes_on_where_it_was(make, want):
+    found = []
+    optimizer = optim.SGD([sg.nn.Parameter(sg.ones(1))], lr=1.0)
+    schedule = make(optimizer)
+    for number in range(len(want)):
+        if number == 3:
+            buffer = io.BytesIO()
+            sg.save({"o": optimizer.state_dict(), "s": schedule.state_dict()}, buffer)
+            buffer.seek(0)
+            saved = sg.load(buffer)
+            optimizer = optim.SGD([sg.nn.Parameter(sg.ones(1))], lr=1.0)
+            schedule = make(optimizer)
+            schedule.load_state_dict(saved["s"])
+            optimizer.load_state_dict(saved["o"])
+        optimizer.step()
+        schedule.step()
+        found.append(optimizer.param_groups[0]["lr"])
+    np.testing.assert_allclose(found, want, rtol=1e-12)

@@ -200,6 +200,11 @@ class MultiStepLR(LRScheduler):
         passed = bisect_right(sorted(self.milestones.elements()), self.last_epoch)
         return [base * self.gamma**passed for base in self.base_lrs]
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the state of another scheduler of this kind."""
+        super().load_state_dict(state_dict)
+        self.milestones = Counter(self.milestones)
+
 
 class ConstantLR(LRScheduler):
     """The rate times a factor until step `total_iters`."""
@@ -427,7 +432,29 @@ def _refuse_others(optimizer: Optimizer, schedulers: Sequence[LRScheduler]) -> N
             )
 
 
-class SequentialLR(LRScheduler):
+class _Several(LRScheduler):
+    """What schedulers made of others share."""
+
+    _schedulers: list[LRScheduler]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the optimiser, with the states of the schedulers in their place."""
+        return {**super().state_dict(), "_schedulers": [s.state_dict() for s in self._schedulers]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take the state of another scheduler of this kind."""
+        states = state_dict["_schedulers"]
+        if len(states) != len(self._schedulers):
+            raise ValueError(
+                f"load_state_dict: the state is of another number of schedulers (got {len(states)}, this has "
+                f"{len(self._schedulers)}); make it of the same schedulers"
+            )
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != "_schedulers"})
+        for scheduler, state in zip(self._schedulers, states, strict=True):
+            scheduler.load_state_dict(state)
+
+
+class SequentialLR(_Several):
     """Schedulers one after the other: the next from each milestone on."""
 
     def __init__(
@@ -469,7 +496,7 @@ class SequentialLR(LRScheduler):
         self._last_lr = scheduler.get_last_lr()
 
 
-class ChainedScheduler(LRScheduler):
+class ChainedScheduler(_Several):
     """Schedulers all at once: each goes on from what the one before it set."""
 
     def __init__(
