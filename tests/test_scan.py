@@ -415,7 +415,6 @@ ERRORS = [
         TracedValueError,
         "scan: the function looked at a value",
     ),
-    (lambda: sg.scan(lambda c, r: (c, None), sg.tensor(1j), length=2), RuntimeError, "complex"),
     (
         lambda: sg.compile(lambda x: sg.while_loop(lambda v: v > 0, lambda v: (v,), (x,)))(
             np.ones(2)

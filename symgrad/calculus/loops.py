@@ -252,7 +252,8 @@ def _few(call: Call, moving: Sequence[bool], active: Sequence[int]) -> list[int]
     places = [k for k in range(len(args)) if moving[k]]
     count = sum(args[k].size for k in places)
     scalar = all(call.initial[k].size == 1 for k in active)
-    real = all(args[k].dtype is args[places[0]].dtype for k in (*places, *active))
+    first = args[places[0]].dtype
+    real = first.category == 2 and all(args[k].dtype is first for k in (*places, *active))
     return places if scalar and real and count <= FEW else []
 
 

@@ -43,7 +43,7 @@ class _Quiet(Watch):
 
 
 def _number(value: Any) -> bool:
-    return isinstance(value, bool | int | float) and not isinstance(value, Tensor)
+    return isinstance(value, bool | int | float | complex) and not isinstance(value, Tensor)
 
 
 class _Trace:
@@ -259,11 +259,6 @@ def _recorded(
     trace: _Trace, first: list[Expr], stacks: list[Expr], steps: int, backward: bool
 ) -> tuple[list[Tensor], list[Tensor]]:
     """The tensors of the carry after the last step and of the stacked rows."""
-    for x in (*trace.carried, *trace.rows, *trace.inputs):
-        if x.dtype.is_complex:
-            raise RuntimeError(
-                f"scan: complex values are not supported (got {x.dtype!r}); carry real and imaginary parts"
-            )
     if steps == 0:
         empty = [zeros((0, *y.shape), dtype=y.dtype) for y in trace.rows]
         return [Tensor(x) for x in first], empty

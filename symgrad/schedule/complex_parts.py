@@ -3,7 +3,8 @@
 Two structures: a pair (real part, imaginary part) of real nodes for each complex node, and
 `Separation`, the real graph that stands for one with complex nodes. What lies above sees complex
 nodes only, what lies below real ones only. Elementwise ops state their own ``parts``; linear
-families act on both parts alike, products multiply out. Start reading at `separated`.
+families act on both parts alike, products multiply out, and a loop gets the body of the parts
+(`_loop_parts`). Start reading at `separated`.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from symgrad.body import Body, closed_body
 from symgrad.expr import Expr, ancestors
 from symgrad.op import CONSTANT, STATE, constant, grad_mode, input_node, record
 from symgrad.ops.complex_numbers import view_as_complex
+from symgrad.ops.loop import loop, results_of
 from symgrad.ops.movement import expand
 
 Pair = tuple[Expr, Expr]
@@ -44,6 +47,9 @@ class Separation:
             self.made[id(n)] = self.made[id(n.args[0])]
         elif n.value is not None or n.op.family == "leaf":
             self.made[id(n)] = self._leaf(n) if n.dtype.is_complex else n
+        elif n.op.family == "region":
+            given = [self.made[id(a)] for a in n.args]
+            self.made[id(n)] = _loop_parts(n, given) if _has_complex(n) else n
         else:
             given = [self.made[id(a)] for a in n.args]
             real = not n.dtype.is_complex and not any(isinstance(g, tuple) for g in given)
@@ -73,9 +79,18 @@ def as_parts(array: np.ndarray) -> np.ndarray:
 def separated(roots: Sequence[Expr]) -> Separation | None:
     """The real graph that computes `roots`, None if nothing complex is behind them."""
     nodes = ancestors(roots, _pending)
-    if not any(n.dtype.category == 3 for n in nodes):
+    if not any(n.dtype.category == 3 or _has_complex(n) for n in nodes):
         return None
     found = Separation()
+    _separate(found, nodes)
+    for r in roots:
+        stand = found.made[id(r)]
+        found.roots.extend(stand if isinstance(stand, tuple) else (stand,))
+    return found
+
+
+def _separate(found: Separation, nodes: Sequence[Expr]) -> None:
+    """Add nodes, arguments before users, as they are written: without accuracy rules."""
     before = STATE.plain, STATE.table, STATE.checked
     STATE.plain, STATE.table = True, None
     try:
@@ -84,10 +99,6 @@ def separated(roots: Sequence[Expr]) -> Separation | None:
                 found.add(n)
     finally:
         STATE.plain, STATE.table, STATE.checked = before
-    for r in roots:
-        stand = found.made[id(r)]
-        found.roots.extend(stand if isinstance(stand, tuple) else (stand,))
-    return found
 
 
 def _pending(n: Expr) -> bool:
@@ -119,3 +130,74 @@ def _parts(n: Expr, given: list[Expr | Pair]) -> Expr | Pair:
 
 def _spread(x: Expr, n: Expr) -> Expr:
     return x if x.shape == n.shape else expand(x, n.shape)  # type: ignore[no-any-return]
+
+
+# -- loops ------------------------------------------------------------------------------------
+
+
+def _has_complex(n: Expr) -> bool:
+    """Whether a node is a result of a loop with complex values anywhere in it."""
+    return n.op.family == "region" and _body_of_parts(n.attrs[0]) is not None
+
+
+class _BodyOfParts:
+    """The body that computes the parts of what another one computes.
+
+    Attributes
+    ----------
+    body : Body
+    inputs, outputs : list of int
+        How many nodes stand for each of the other body's placeholders and outputs: 1 or 2.
+    """
+
+    def __init__(self, body: Body) -> None:
+        found = Separation()
+        placeholders: list[Expr] = []
+        for x in body.inputs:
+            if x.dtype.is_complex:
+                pair = tuple(input_node(x.shape, x.dtype.to_real(), grad=True) for _ in range(2))
+                found.made[id(x)] = pair  # type: ignore[assignment]
+                placeholders += pair
+            else:
+                found.made[id(x)] = x
+                placeholders.append(x)
+        _separate(found, body.nodes)
+        results = [found.made[id(y)] for y in body.outputs]
+        self.inputs = [1 + x.dtype.is_complex for x in body.inputs]
+        self.outputs = [1 + y.dtype.is_complex for y in body.outputs]
+        flat = [part for r in results for part in (r if isinstance(r, tuple) else (r,))]
+        self.body, outside = closed_body(placeholders, flat)
+        assert not outside
+
+
+def _body_of_parts(body: Body) -> _BodyOfParts | None:
+    """The body of the parts, made once; None if nothing in a body is complex."""
+    if "parts" not in body.derived:
+        inner = any(n.dtype.category == 3 or _has_complex(n) for n in (*body.inputs, *body.nodes))
+        body.derived["parts"] = _BodyOfParts(body) if inner else None
+    return body.derived["parts"]  # type: ignore[no-any-return]
+
+
+def _loop_parts(n: Expr, given: Sequence[Expr | Pair]) -> Expr | Pair:
+    """A loop's result by the loop of the parts."""
+    body, carries, sequences, length, backward, result = n.attrs
+    parts = _body_of_parts(body)
+    assert parts is not None
+    args = [part for g in given for part in (g if isinstance(g, tuple) else (g,))]
+    held = sum(parts.inputs[:carries])
+    stacked = sum(parts.inputs[carries : carries + sequences])
+    kind, number = results_of(body, carries).kind(result)
+    numbering = results_of(parts.body, held)
+    if kind == "rows":
+        first = numbering.rows(sum(parts.outputs[carries : carries + number]))
+    else:
+        before = sum(parts.inputs[:number])
+        first = numbering.final(before) if kind == "final" else numbering.history(before)
+
+    def made(place: int) -> Expr:
+        return loop(  # type: ignore[no-any-return]
+            *args, body=parts.body, carries=held, sequences=stacked, length=length,
+            backward=backward, result=place,
+        )  # fmt: skip
+
+    return (made(first), made(first + 1)) if n.dtype.is_complex else made(first)
