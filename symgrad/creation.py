@@ -40,7 +40,11 @@ def _array(data: Any, dtype: DType | None) -> np.ndarray:
             f"{array.dtype}; give numbers"
         )
     if dtype is not None:
-        return np.array(array, dtypes.as_dtype(dtype).numpy)
+        kind = dtypes.as_dtype(dtype)
+        if kind.category == 1 and array.dtype.kind in "iu" and not isinstance(data, np.ndarray):
+            for extreme in (array.min(), array.max()) if array.size else ():
+                kind.fitted(int(extreme))
+        return np.array(array, kind.numpy)
     if not isinstance(data, np.ndarray | np.generic) and array.dtype.kind == "f":
         return array.astype(dtypes.get_default_dtype().numpy)
     if not isinstance(data, np.ndarray | np.generic) and array.dtype.kind == "c":
@@ -168,6 +172,8 @@ def full(
     if isinstance(fill_value, Tensor):
         fill_value = fill_value.item()
     kind = dtypes.of_number(fill_value) if dtype is None else dtypes.as_dtype(dtype)
+    if kind.category == 1 and isinstance(fill_value, int):
+        fill_value = kind.fitted(fill_value)
     return _filled(
         _shape([size] if isinstance(size, int) else size), fill_value, kind, requires_grad, name
     )

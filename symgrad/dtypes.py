@@ -55,6 +55,39 @@ class DType:
     def is_complex(self) -> bool:
         return self.category == COMPLEX
 
+    def wrapped(self, value: int) -> int:
+        """A Python integer as one of this integer dtype, modulo its range as in C.
+
+        Raises
+        ------
+        RuntimeError
+            If no machine integer holds it.
+        """
+        if not -(2**63) <= value < 2**64:
+            raise RuntimeError(
+                f"value cannot be converted to type {self.name} without overflow (got {value}); use a "
+                "floating dtype"
+            )
+        bits = 8 * self.itemsize
+        low = 0 if self.numpy.kind == "u" else 1 << bits - 1
+        return (value + low) % (1 << bits) - low
+
+    def fitted(self, value: int) -> int:
+        """`wrapped`, for a value that is to be stored: not beyond the largest, negative ones either.
+
+        Raises
+        ------
+        RuntimeError
+            In torch's words.
+        """
+        most = np.iinfo(self.numpy).max
+        if not -most - 1 <= value <= most:
+            raise RuntimeError(
+                f"value cannot be converted to type {self.name} without overflow (got {value}); use a "
+                "wider dtype"
+            )
+        return self.wrapped(value)
+
     def to_real(self) -> DType:
         """The dtype of the real part; of real dtypes the dtype itself."""
         return _PART.get(self, self)

@@ -164,7 +164,7 @@ def view_call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return call(function, *args, **kwargs)
     base = x.expr()
     name = getattr(function, "name", "")
-    key = None if kwargs or INTERNING else _movement_key(function, base.shape, args)
+    key = None if kwargs or INTERNING else _movement_key(function, base, args)
     path = None if key is None else _PATHS.get(key)
     if path is not None:
         return _as_view(x, base, _followed(base, *path), path[0], -1, name)
@@ -179,7 +179,7 @@ def view_call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 _PATHS: dict[tuple[Any, ...], tuple[tuple[Step, ...], tuple[tuple[int, ...], ...]]] = {}
 """What a view function does to tensors of a shape: movements, and the shapes that come out.
 
-By the function, the shape and the other arguments.
+By the function, the shape, whether it is complex, and the other arguments.
 """
 
 MAX_PATHS = 4096
@@ -188,10 +188,11 @@ _PLAIN = frozenset({int, type(None), type(Ellipsis)})
 
 
 def _movement_key(
-    function: Callable[..., Any], shape: tuple[int, ...], args: tuple[Any, ...]
+    function: Callable[..., Any], base: Expr, args: tuple[Any, ...]
 ) -> tuple[Any, ...] | None:
     """What decides the movements of a view; None if more does."""
-    parts: list[Any] = [function, shape]
+    # Of a complex tensor conj, real and adjoint are more than of a real one.
+    parts: list[Any] = [function, base.shape, base.dtype.category == 3]
     for a in args[1:]:
         kind = type(a)
         if kind in _PLAIN:
@@ -216,6 +217,8 @@ def _note_path(key: tuple[Any, ...], base: Expr, result: Expr) -> None:
         return
     shapes = []
     while result is not base:
+        if result.dtype is not base.dtype:
+            return
         shapes.append(result.shape)
         result = result.args[0]
     if len(_PATHS) >= MAX_PATHS:

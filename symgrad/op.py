@@ -279,9 +279,12 @@ def constant(value: bool | int | float | complex, dtype: DType, fixed: bool = Fa
     elif dtype.category == 3:
         number = complex(value)
         keyed = fixed
+    elif dtype.category == 1:
+        number = dtype.wrapped(int(value))  # type: ignore[arg-type]
+        keyed = fixed or number in (0, 1, -1, 2)
     else:
-        number = bool(value) if dtype.category == 0 else int(value)  # type: ignore[arg-type]
-        keyed = fixed or dtype.category == 0 or number in (0, 1, -1, 2)
+        number = bool(value)
+        keyed = True
     table = STATE.table
     if table is None:
         return Expr(CONSTANT, (), (number if keyed else None,), (), dtype, False, number)
@@ -291,6 +294,13 @@ def constant(value: bool | int | float | complex, dtype: DType, fixed: bool = Fa
         node = Expr(CONSTANT, (), (number if keyed else None,), (), dtype, False, number)
         table[key] = node
     return node
+
+
+def filling(value: bool | int | float | complex, dtype: DType) -> Expr:
+    """A number that is to be stored in a tensor, whose dtype must hold it."""
+    if dtype.category == 1 and isinstance(value, int):
+        dtype.fitted(value)
+    return constant(value, dtype)
 
 
 def _constant_key(number: bool | int | float | complex, dtype: DType, keyed: bool) -> Any:

@@ -21,6 +21,7 @@ import numpy as np
 
 from symgrad.calculus import pullback
 from symgrad.calculus.rolling import rolled, whole_turns
+from symgrad.dtypes import complex64, float32
 from symgrad.errors import TracedValueError
 from symgrad.expr import Expr
 from symgrad.locks import RenewedLock
@@ -137,11 +138,18 @@ class PairedRecipe(Recipe):
         return values[: self.count], (*made, *values)
 
 
+_SINGLE = (float32, complex64)
+_LARGEST = float(np.finfo(np.float32).max)
+
+
 def array_of(node: Expr) -> np.ndarray:
     """The value of a node as an array."""
     value = node.value
     if isinstance(value, np.ndarray):
         return value
+    if node.dtype in _SINGLE and abs(value) > _LARGEST:
+        with np.errstate(over="ignore"):
+            return np.array(value, node.dtype.numpy)
     return np.array(value, node.dtype.numpy)
 
 

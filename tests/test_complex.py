@@ -590,3 +590,17 @@ def test_formulas():
 def test_what_has_no_meaning_is_refused(call, words):
     with pytest.raises(RuntimeError, match=words):
         call(leaf([1 + 2j]))
+
+
+def test_views_of_real_tensors_say_nothing_of_complex_ones():
+    flat, square = np.array([1 + 2j, 3 - 1j]), np.array([[1 + 2j, 3 - 1j], [2j, 5.0]])
+    for dtype in (sg.int64, sg.float64):
+        sg.ones(2, dtype=dtype).conj()
+        sg.ones(2, dtype=dtype).real
+        sg.ones(2, 2, dtype=dtype).adjoint()
+        sg.ones(2, 2, dtype=dtype).mH
+    for _ in range(2):
+        np.testing.assert_array_equal(sg.tensor(flat).conj().tolist(), flat.conj())
+        np.testing.assert_array_equal(sg.tensor(flat).real.tolist(), flat.real)
+        np.testing.assert_array_equal(sg.tensor(square).adjoint().tolist(), square.conj().T)
+        np.testing.assert_array_equal(sg.tensor(square).mH.tolist(), square.conj().T)

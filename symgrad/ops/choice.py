@@ -329,6 +329,9 @@ def clamp(input: Expr, min: Operand | None = None, max: Operand | None = None) -
         raise RuntimeError(
             "clamp: At least one of 'min' or 'max' must not be None (got neither); give a bound"
         )
+    for bound in (min, max):
+        if isinstance(bound, int) and input.dtype.category == 1:
+            input.dtype.fitted(bound)
     result = input if min is None else clamp_min(input, min)
     return result if max is None else clamp_max(result, max)  # type: ignore[no-any-return]
 

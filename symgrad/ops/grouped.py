@@ -307,6 +307,6 @@ def bincount(input: Expr, weights: Expr | None = None, minlength: int = 0) -> Ex
         raise RuntimeError(
             f"bincount: weights should be same length as input (got {weights.shape} and {index.shape})"
         )
-    size = max(int(value.max(initial=-1)) + 1, minlength)
+    size = max(int(value.max()) + 1 if value.size else 0, minlength)
     values = full(1, index.shape, dtypes.int64) if weights is None else weights
     return put_sum(values, cast_to(index, dtypes.int64), size=(size,))  # type: ignore[no-any-return]

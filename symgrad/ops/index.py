@@ -17,7 +17,7 @@ from symgrad import dtypes
 from symgrad.dtypes import DType
 from symgrad.expr import Expr
 from symgrad.family import broadcast_shapes, composite
-from symgrad.op import cast_to, constant, value_of
+from symgrad.op import cast_to, filling, value_of
 from symgrad.ops.arithmetic import keep, where
 from symgrad.ops.movement import (
     diagonal,
@@ -326,7 +326,7 @@ def getitem(x: Expr, key: Any) -> Expr:
 
 def _fitted(name: str, value: Any, dtype: DType, shape: tuple[int, ...], basic: bool) -> Expr:
     """`value` in the dtype and shape of what it replaces."""
-    made = cast_to(value, dtype) if isinstance(value, Expr) else constant(value, dtype)
+    made = cast_to(value, dtype) if isinstance(value, Expr) else filling(value, dtype)
     extra = 0
     while made.ndim - extra > len(shape) and made.shape[extra] == 1:
         extra += 1
@@ -390,7 +390,7 @@ def _mask_filled(x: Expr, selection: Selection, value: Any) -> Expr | None:
         return None
     first, mask = selection.masks[0]
     after = len(selection.shape) - first - mask.ndim
-    made = cast_to(value, x.dtype) if isinstance(value, Expr) else constant(value, x.dtype)
+    made = cast_to(value, x.dtype) if isinstance(value, Expr) else filling(value, x.dtype)
     if made.ndim > after:
         if made.shape[made.ndim - after - 1] != 1 or made.ndim > after + 1 + first:
             return None

@@ -12,7 +12,7 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.expr import Expr
 from symgrad.family import broadcast_shapes, composite
-from symgrad.op import cast_to, constant, value_of
+from symgrad.op import cast_to, filling, value_of
 from symgrad.ops.arithmetic import where
 from symgrad.ops.cumulative import cumsum
 from symgrad.ops.index import getitem
@@ -49,9 +49,7 @@ def masked_fill(input: Expr, mask: Expr, value: Any) -> Expr:
             "masked_fill: masked_fill only supports a 0-dimensional value tensor, but got tensor with "
             f"{value.ndim} dimension(s); use where"
         )
-    filler = (
-        cast_to(value, input.dtype) if isinstance(value, Expr) else constant(value, input.dtype)
-    )
+    filler = cast_to(value, input.dtype) if isinstance(value, Expr) else filling(value, input.dtype)
     return where(_condition("masked_fill", mask), filler, input)  # type: ignore[no-any-return]
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.expr import Expr
 from symgrad.family import Movement, op
-from symgrad.op import constant, record
+from symgrad.op import filling, record
 from symgrad.sample import Case, T
 
 
@@ -504,4 +504,4 @@ def line(x: Expr) -> Expr:
 
 def full(value: float, shape: tuple[int, ...], dtype: dtypes.DType) -> Expr:
     """A constant under a shape."""
-    return expand(constant(value, dtype), shape)  # type: ignore[no-any-return]
+    return expand(filling(value, dtype), shape)  # type: ignore[no-any-return]

@@ -14,7 +14,7 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.expr import Expr
 from symgrad.family import composite
-from symgrad.op import cast_to, constant
+from symgrad.op import cast_to, filling
 from symgrad.ops.arithmetic import add, where
 from symgrad.ops.create import iota
 from symgrad.ops.layout import moved_axis, sliced
@@ -121,7 +121,7 @@ def _constant_pad(x: Expr, pairs: dict[int, tuple[int, int]], value: Any) -> Exp
     }
     if not isinstance(value, Expr) and value == 0 and np.copysign(1.0, value) > 0:
         return embed(cut, **place)  # type: ignore[no-any-return]
-    filler = cast_to(value, x.dtype) if isinstance(value, Expr) else constant(value, x.dtype)
+    filler = cast_to(value, x.dtype) if isinstance(value, Expr) else filling(value, x.dtype)
     inside = embed(full(True, cut.shape, dtypes.bool_), **place)
     return where(inside, embed(cut, **place), filler)  # type: ignore[no-any-return]
 

@@ -16,7 +16,7 @@ import numpy as np
 from symgrad import dtypes
 from symgrad.expr import Expr
 from symgrad.family import broadcast_shapes, composite
-from symgrad.op import cast_to, constant
+from symgrad.op import cast_to, filling
 from symgrad.ops.index import getitem, setitem
 from symgrad.ops.layout import axis_index, moved_axis, sliced
 from symgrad.ops.masks import masked_fill
@@ -462,7 +462,7 @@ def index_put(input: Expr, indices: Sequence[Any], values: Any, accumulate: bool
         return setitem(input, key, values)
     places = reshape(known(np.arange(input.size)), input.shape)
     positions = getitem(places, key)
-    added = values if isinstance(values, Expr) else constant(values, input.dtype)
+    added = values if isinstance(values, Expr) else filling(values, input.dtype)
     extra = max(added.ndim - positions.ndim, 0)
     if any(s != 1 for s in added.shape[:extra]):
         raise _mismatch(added.shape, positions.shape)
