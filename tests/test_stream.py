@@ -291,3 +291,44 @@ def test_streams_that_fill_what_an_earlier_one_began(monkeypatch: pytest.MonkeyP
     np.testing.assert_allclose(
         gw[:, 0], 2 * np.einsum("op,opk->ok", y, taps[[0, 0, 1, 1]]), rtol=1e-12
     )
+
+
+def paths(start: Any, pull: Any, noise: Any) -> Any:
+    """Walks with a variance that walks too: a row of `noise` is a step of all of them."""
+    x, v = 0.0, start
+    for k in range(noise.shape[0]):
+        s = 0.1 * sg.sqrt(v) * noise[k]
+        x, v = x - 0.005 * v + s, v + 0.01 * pull * (0.5 - v) + 0.05 * s
+    return (sg.exp(x) * x).mean()
+
+
+def paths_in_numpy(start: float, pull: float, noise: np.ndarray) -> list[float]:
+    """The value, and its derivatives by tangents."""
+    x, v = 0.0, np.full(noise.shape[1], start)
+    dx, dv = np.zeros((2, 1)), np.array([[1.0], [0.0]])
+    own = np.array([[0.0], [1.0]])
+    for row in noise:
+        s = 0.1 * np.sqrt(v) * row
+        ds = 0.05 / np.sqrt(v) * row * dv
+        dx = dx - 0.005 * dv + ds
+        dv = dv - 0.01 * pull * dv + 0.01 * own * (0.5 - v) + 0.05 * ds
+        x, v = x - 0.005 * v + s, v + 0.01 * pull * (0.5 - v) + 0.05 * s
+    return [(np.exp(x) * x).mean(), *(np.exp(x) * (1 + x) * dx).mean(axis=1)]
+
+
+@pytest.mark.parametrize("rows", [384, 1000])
+def test_rows_that_lie_across_memory(
+    rows: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise = np.random.default_rng(rows).normal(size=(100, rows))
+    found = both(with_gradients(paths, 2), [0.4, 0.7, noise], monkeypatch)
+    np.testing.assert_allclose(found, paths_in_numpy(0.4, 0.7, noise), rtol=1e-10)
+
+
+def test_data_that_passes_by_is_no_burden_of_a_block() -> None:
+    noise = np.random.default_rng(0).normal(size=(100, 20_000))
+    f = sg.compile(with_gradients(paths, 2))
+    found = f(0.4, 0.7, noise)
+    np.testing.assert_allclose(found, paths_in_numpy(0.4, 0.7, noise), rtol=1e-10)
+    assert "stream of 20000 rows" in f.schedule()
+    assert f.memory().temporaries < noise.nbytes

@@ -109,12 +109,15 @@ class Fit(NamedTuple):
         Buffers of which each row is used for that row alone.
     sums : frozenset of int
         Results that are reductions over the rows.
+    whole : frozenset of int
+        Buffers that every block reads the same elements of, or any.
     """
 
     axis: int
     per: int
     aligned: frozenset[int]
     sums: frozenset[int]
+    whole: frozenset[int]
 
 
 def _in_row(form: Affine, node: Node, rows: int, axis: int, per: int, sizes: Sequence[int]) -> bool:
@@ -157,10 +160,14 @@ def _loop_fit(task: Task, layout: Layout, rows: int, axis: int) -> Fit | None:
         return None
     per = nest.sizes[axis] // rows
     misread = set()
+    whole = set()
     for inst in nest.insts:
         if inst.kind == "load" and inst.node is not None:
             if not _in_row(inst.offset, inst.node, rows, axis, per, nest.sizes):
                 misread.add(inst.node.number)
+                # The columns of a matrix, say, pass by as its rows would.
+                if not inst.offset.coefficient(axis) or any(v < 0 for v, _ in inst.offset.terms):
+                    whole.add(inst.node.number)
     sums = set()
     for output in nest.outputs:
         if output.combine and axis == nest.axis:
@@ -171,7 +178,8 @@ def _loop_fit(task: Task, layout: Layout, rows: int, axis: int) -> Fit | None:
             sums.add(output.target.number)
         elif not _in_row(output.offset, output.target, rows, axis, per, nest.sizes):
             return None
-    return Fit(axis, per, frozenset(task.used - misread - sums), frozenset(sums))
+    aligned = frozenset(task.used - misread - sums)
+    return Fit(axis, per, aligned, frozenset(sums), frozenset(whole))
 
 
 def _product_fits(step: Product, rows: int) -> list[Fit]:
@@ -185,7 +193,8 @@ def _product_fits(step: Product, rows: int) -> list[Fit]:
         aligned = {step.target.number}
         if a is not b and _line_in_row(a, left, rows, step.k):
             aligned.add(a.number)
-        found.append(Fit(NO_AXIS, 1, frozenset(aligned), frozenset()))
+        whole = {a.number, b.number} - aligned
+        found.append(Fit(NO_AXIS, 1, frozenset(aligned), frozenset(), frozenset(whole)))
     if step.k == rows:
         fine = [
             _line_in_row(a, (a_offset, a_k, a_row), rows, m),
@@ -193,7 +202,8 @@ def _product_fits(step: Product, rows: int) -> list[Fit]:
         ]
         misread = {x.number for x, ok in zip((a, b), fine, strict=True) if not ok}
         aligned = {a.number, b.number} - misread
-        found.append(Fit(NO_AXIS, 1, frozenset(aligned), frozenset({step.target.number})))
+        sums = frozenset({step.target.number})
+        found.append(Fit(NO_AXIS, 1, frozenset(aligned), sums, frozenset(misread)))
     return found
 
 
@@ -302,7 +312,7 @@ class Group:
         seen: dict[int, int] = {}
         for task, fit in self.members:
             for number, node in {**task.reads, **task.writes}.items():
-                if number not in fit.aligned:
+                if number in fit.whole or number in fit.sums:
                     lanes = LANES if number in fit.sums and task.layout is not None else 1
                     seen[number] = lanes * node.size * node.dtype.itemsize
         return sum(seen.values())
