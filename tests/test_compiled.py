@@ -339,3 +339,15 @@ def test_what_is_no_function_is_refused():
 def test_masked_arrays_are_refused(use):
     with pytest.raises(TypeError, match=r"masked array .*\(2,\).*filled"):
         use(np.ma.array([1.0, 2.0], mask=[False, True]))
+
+
+def test_a_result_met_twice_beside_arguments_and_other_values():
+    f = sg.compile(lambda x, y: [y, "word", x * 2, 7, x * 2, (x, x * 2)])
+    x, y = np.array([1.0, 2.0]), np.array([3.0, 4.0])
+    for _ in range(3):
+        got = f(x, y)
+        assert got[1] == "word" and got[3] == 7
+        np.testing.assert_array_equal(got[0], y)
+        np.testing.assert_array_equal(got[5][0], x)
+        for same in (got[2], got[4], got[5][1]):
+            np.testing.assert_array_equal(same, 2 * x)

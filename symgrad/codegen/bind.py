@@ -7,7 +7,7 @@ Start reading at `_spec`.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -185,11 +185,10 @@ def _result(recipe: Any, form: Any, fixed: dict[int, Any], given: bool) -> Any:
     """What an entry gives for a result of a form."""
     results = iter(recipe.results)
     met: dict[int, tuple[int, tuple[int, ...]]] = {}
-    order = itertools.count()
     made: list[Any] = []
     for place in range(size(form)):
         if place not in fixed:
-            made.append(_output(recipe, next(results), met, order, given))
+            made.append(_output(recipe, next(results), place, met, given))
         elif given:
             raise _NotNativeError
         else:
@@ -200,11 +199,14 @@ def _result(recipe: Any, form: Any, fixed: dict[int, Any], given: bool) -> Any:
 def _output(
     recipe: Any,
     result: tuple[bool, int, tuple[int, ...]],
+    place: int,
     met: dict[int, tuple[int, tuple[int, ...]]],
-    order: Iterator[int],
     given: bool,
 ) -> Any:
-    """What an entry gives for one of a recipe's results; `met` are the outputs before it."""
+    """What an entry gives for one of a recipe's results, the leaf at `place`.
+
+    `met` has the places and shapes of the outputs before it.
+    """
     is_input, number, shape = result
     if given and (is_input or number in met):
         raise _NotNativeError
@@ -213,7 +215,6 @@ def _output(
         if not isinstance(source, int):
             raise _NotNativeError
         return Input(source)
-    place = next(order)
     if number in met:
         if met[number][1] != shape:
             raise _NotNativeError
