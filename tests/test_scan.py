@@ -449,3 +449,17 @@ def test_writing_to_a_tensor_from_outside_is_refused():
     with pytest.raises(RuntimeError, match="writes to a tensor from outside"):
         sg.scan(step, 0.0, sg.ones(3))
     assert total.item() == 0.0
+
+
+def test_a_loop_over_empty_values_writes_nothing():
+    def f(c, xs):
+        return sg.func.scan(lambda c, x: (sg.tanh(c + x), c * 2), c, xs)
+
+    g = sg.compile(f)
+    around = np.full(64, 77.0)
+    out = around[:0], around[8:8].reshape(9, 0)
+    for _ in range(3):
+        g.into(out, np.ones(0), np.ones((9, 0)))
+        assert (around == 77.0).all()
+    last, rows = f(sg.ones(2, 0), sg.ones(9, 2, 0))
+    assert last.shape == (2, 0) and rows.shape == (9, 2, 0) and rows.tolist() == [[[], []]] * 9

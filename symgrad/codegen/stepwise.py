@@ -61,7 +61,7 @@ class Copy(NamedTuple):
 
 
 def _bytes(node: Any) -> int:
-    return max(int(node.size), 1) * int(node.dtype.itemsize)
+    return int(node.size) * int(node.dtype.itemsize)
 
 
 class Stepwise:
@@ -106,9 +106,9 @@ class Stepwise:
         self.scratch_bytes = self._top
 
     def _room(self, size: int) -> int:
-        """Room in the scratch memory."""
+        """Room in the scratch memory; places of empty values differ too."""
         start = self._top
-        self._top += -(-size // ALIGN) * ALIGN
+        self._top += -(-max(size, 1) // ALIGN) * ALIGN
         return start
 
     def _inner_slots(self) -> list[Place]:
