@@ -384,7 +384,26 @@ def test_while_loop_in_forward_mode_and_under_vmap():
 ERRORS = [
     (lambda: sg.scan(lambda c, r: (c, None), 1.0), ValueError, "neither xs nor length"),
     (lambda: sg.scan(lambda c, r: (c, None), 1.0, length=-1), ValueError, "at least 0"),
-    (lambda: sg.scan(lambda c, r: c, sg.tensor(1.0), length=2), TypeError, "must return a pair"),
+    (
+        lambda: sg.scan(lambda c, r: c, sg.tensor(1.0), length=2),
+        TypeError,
+        r"must return a pair.*\(got Tensor\)",
+    ),
+    (
+        lambda: sg.scan(lambda c, r: (c, [c, c], None), sg.tensor(1.0), length=2),
+        TypeError,
+        r"must return a pair.*\(got \(\*, \[\*, \*\], \*\), with a star",
+    ),
+    (
+        lambda: sg.while_loop(lambda v: v > 0, lambda v: None, (1,)),
+        TypeError,
+        r"must return 1 carried values as a tuple \(got NoneType\)",
+    ),
+    (
+        lambda: sg.while_loop(lambda v: v > 0, lambda v: (v, [v]), (1,)),
+        TypeError,
+        r"must return 1 carried values as a tuple \(got \(\*, \[\*\]\), with a star",
+    ),
     (
         lambda: sg.scan(lambda c, r: ((c, c), None), sg.tensor(1.0), length=2),
         TypeError,

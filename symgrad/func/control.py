@@ -100,7 +100,7 @@ class _Trace:
         if not isinstance(result, tuple) or len(result) != 2:
             raise TypeError(
                 f"scan: {name} must return a pair, the next carry and a row of the results or None (got "
-                f"{type(result).__name__})"
+                f"{_nesting(result)})"
             )
         leaves, form = flatten(result[0])
         if form != init_form:
@@ -403,7 +403,7 @@ def while_loop(
         if not isinstance(following, tuple | list) or len(following) != len(carried):
             raise TypeError(
                 f"while_loop: body_fn must return {len(carried)} carried values as a tuple (got "
-                f"{type(following).__name__})"
+                f"{_nesting(following)})"
             )
         return tuple(following)
 
@@ -418,6 +418,13 @@ def while_loop(
 
     state, _ = _scanned(step, (_truth(cond_fn(*carried)), *carried), [], None, UNTIL, False)
     return tuple(state[1:])
+
+
+def _nesting(value: Any) -> str:
+    """What a function returned, for messages: a type, or a nesting of values."""
+    _, form = flatten(value)
+    found = text(form)
+    return type(value).__name__ if found == "*" else f"{found}, with a star for each value"
 
 
 def _truth(value: Any) -> Tensor:
