@@ -192,11 +192,17 @@ def _ref_median(x: np.ndarray, dim: Any = None, keepdim: bool = False) -> Any:
     ),
     errors=(
         Case(T(2, 0), 1, match="Expected reduction dim 1 to have non-zero size", error=IndexError),
+        Case(T(0, dtype="int"), match="no value for the median of nothing", error=IndexError),
     ),
 )
 def median(input: Expr, dim: int | None = None, keepdim: bool = False) -> Any:
     """The lower median of all elements, or along a dimension with where it is; NaN if there is one."""
     if dim is None:
+        if not input.size and input.dtype.category < 2:
+            raise IndexError(
+                f"median: {input.dtype!r} has no value for the median of nothing (got shape {input.shape}); "
+                "convert with .to(symgrad.float64) for NaN"
+            )
         if not input.size:
             return full(float("nan"), (), input.dtype)
         return median(reshape(input, (input.size,)), 0).values
