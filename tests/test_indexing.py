@@ -278,3 +278,26 @@ def test_rows_by_position_are_read_whole(columns, dtype):
     np.testing.assert_array_equal(padded, np.pad(table[where], ((0, 0), (0, 0), (2, 1))))
     eager = sg.tensor(table)[sg.tensor(where)] * 2
     assert eager.numpy().tobytes() == twice.tobytes()
+
+
+@pytest.mark.parametrize("columns", [1, 3, 4, 5, 8, 9, 16, 17, 40])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_are_added_at_positions_in_order(columns, dtype):
+    """Rows of any width, one after another to the same place, with functions computed on the way."""
+    rng = np.random.default_rng(columns)
+    rows = rng.integers(-8, 8, (70, columns)).astype(dtype)
+    start = rng.integers(-8, 8, (5, columns)).astype(dtype)
+    where = rng.integers(0, 5, 70)
+
+    def added(s, w, r):
+        return s.index_add(0, w, 3 * r), s.index_add(0, w, sg.sin(r))
+
+    plain, bent = sg.compile(added)(start, where, rows)
+    sums, sines = start.copy(), start.astype(np.float64)
+    np.add.at(sums, where, 3 * rows)
+    np.add.at(sines, where, np.sin(rows.astype(np.float64)))
+    np.testing.assert_array_equal(plain, sums)
+    np.testing.assert_allclose(bent, sines, rtol=1e-5, atol=1e-5)
+    eager = added(sg.tensor(start), sg.tensor(where), sg.tensor(rows))
+    for a, b in zip(eager, (plain, bent), strict=True):
+        assert a.numpy().tobytes() == b.tobytes()

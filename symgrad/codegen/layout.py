@@ -32,6 +32,10 @@ LANES = 16
 TILE = 128
 """Elements of the vector axis that are reduced together when lanes run along a kept axis."""
 
+SHORT_ROW = 4
+"""Elements of a row that are written at a position one by one: the next row may be the same, and
+what a masked vector stored is slow to be read again."""
+
 FUNCTION_COST = 10.0
 """Cost from which an op counts as a function of the vector maths."""
 
@@ -248,10 +252,12 @@ class Layout:
             and not any(nest.varies(nest.dynamic[v], last) for v, _ in o.offset.terms if v < 0)
             for o in nest.outputs
         )
-        if whole_rows:
-            self.vector = last
-        else:
+        if not whole_rows or nest.sizes[last] <= SHORT_ROW:
             self.vector, self.width = NO_AXIS, 1
+            return
+        self.vector = last
+        if nest.sizes[last] <= LANES // 2 and self._is_wide():
+            self.width = LANES // 2
 
     def _is_wide(self) -> bool:
         return any(i.dtype.itemsize > 4 for i in self.nest.insts)
