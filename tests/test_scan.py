@@ -482,3 +482,22 @@ def test_a_loop_over_empty_values_writes_nothing():
         assert (around == 77.0).all()
     last, rows = f(sg.ones(2, 0), sg.ones(9, 2, 0))
     assert last.shape == (2, 0) and rows.shape == (9, 2, 0) and rows.tolist() == [[[], []]] * 9
+
+
+def test_steps_that_may_fail_share_no_code_with_those_that_cannot():
+    def after_a_factorization(step):
+        return sg.compile(
+            lambda a, c: (
+                sg.linalg.cholesky(a),
+                sg.scan(lambda c, _: (step(c), None), c, length=3)[0],
+            )
+        )
+
+    squares = after_a_factorization(lambda c: c @ c)
+    factors = after_a_factorization(sg.linalg.cholesky)
+    a, c = np.eye(20), np.diag(np.linspace(0.5, 1.5, 20))
+    for _ in range(2):
+        np.testing.assert_allclose(squares(a, c)[1], c**8, rtol=1e-13)
+        np.testing.assert_allclose(factors(a, c)[1], c**0.125, rtol=1e-13)
+    with pytest.raises(RuntimeError, match="leading minor"):
+        factors(a, -c)

@@ -232,11 +232,11 @@ class _Emitter:
         self.slots = slots
         self.numbers: list[int] = []
         self.long = stepwise.cost_ns > RELEASE_GIL_NS
+        self.fails = stepwise.inner.status_slot is not None
         ends_itself = stepwise.run.length == UNTIL
-        self.pattern: list[Any] = [stepwise.run.backward, ends_itself, status > 0, self.long]
+        self.pattern: list[Any] = [stepwise.run.backward, ends_itself, self.fails, self.long]
         self.module = Module()
         self.f = Function(self.module, "stepwise", ARGUMENTS, None, "nounwind")
-        self.fails = stepwise.inner.status_slot is not None
         self.scratch = self._slot(slots[-1])
         self._emit(status, mark)
 
