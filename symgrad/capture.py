@@ -16,13 +16,16 @@ from __future__ import annotations
 
 import itertools
 import os
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from symgrad import dtypes
 from symgrad.expr import Expr
 from symgrad.op import ACTIVE, INPUT, STATE, input_node
 from symgrad.storage import Family, Slot, Storage
 from symgrad.tensor import Tensor, base_of
+
+if TYPE_CHECKING:
+    from symgrad.runtime import Region
 
 _NUMBERS = itertools.count(1)
 _UNREAD = object()
@@ -78,12 +81,15 @@ class Capture:
     inside : set of int
         The numbers of this capture and of those opened within it: handles that carry one of them
         were made by the function.
+    regions : list of Region
+        Its checkpoints in the order of their ends, inner ones first.
     """
 
     def __init__(self) -> None:
         self.draws: list[tuple[Any, Expr]] = []
         self.number = next(_NUMBERS)
         self.inside = {self.number}
+        self.regions: list[Region] = []
         self._arguments: list[Expr] = []
         self._entries: list[Entry] = []
         # By the identity of what they stand for, which is kept alive.

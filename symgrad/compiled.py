@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -81,8 +82,9 @@ class Compiled:
     Call it like the function it was made from.
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
+    def __init__(self, function: Callable[..., Any], small: bool) -> None:
         self._function = self.__wrapped__ = function
+        self._small = small
         self._traces: dict[Any, list[Trace]] = {}
         self._lock = RenewedLock()
         self._last: Trace | None = None
@@ -98,7 +100,8 @@ class Compiled:
         found: Any = sys.modules.get(self.__module__)
         for part in self.__qualname__.split("."):
             found = getattr(found, part, None)
-        return self.__qualname__ if found is self else (compile, (self._function,))
+        again = partial(compile, memory="small") if self._small else compile
+        return self.__qualname__ if found is self else (again, (self._function,))
 
     def _trace(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Trace, list[Any]]:
         given, form = flatten((args, kwargs))
@@ -112,7 +115,7 @@ class Compiled:
             with self._lock, uncollected():
                 trace = next((t for t in known if t.fits()), None)
                 if trace is None:
-                    trace = Trace(self._function, form, kinds)
+                    trace = Trace(self._function, form, kinds, self._small)
                     known.append(trace)
         self._last = trace
         return trace, leaves
@@ -410,7 +413,7 @@ class Compiled:
             ) from error
 
 
-def compile(function: Callable[..., Any] | None = None) -> Any:
+def compile(function: Callable[..., Any] | None = None, *, memory: str | None = None) -> Any:
     """Compile a function of tensors, arrays and numbers.
 
     Parameters
@@ -420,6 +423,13 @@ def compile(function: Callable[..., Any] | None = None) -> Any:
         complex numbers.
         Other arguments (int, bool, str) are static: each value is compiled anew. It is run once
         per structure with traced tensors, on which Python cannot branch: use `symgrad.where`.
+        Without it, a decorator is returned.
+    memory : {None, "small"}, optional
+        "small": stored values, products among them, are dropped and computed again where that
+        lowers the peak of memory for temporaries, at the price of up to half the estimated time more.
+        The results have the same bits. `Compiled.memory` tells what a call needs. What a call records
+        for derivatives that flow through it is kept as without. By hand, parts of a function are
+        marked with `symgrad.autograd.checkpoint.checkpoint`.
 
     Returns
     -------
@@ -431,6 +441,8 @@ def compile(function: Callable[..., Any] | None = None) -> Any:
 
     Raises
     ------
+    ValueError
+        If `memory` is neither None nor "small".
     TracedValueError
         At the call, if the function asks for the value of a traced tensor.
     RuntimeError
@@ -444,8 +456,13 @@ def compile(function: Callable[..., Any] | None = None) -> Any:
     >>> round(f(1.0, 2.0), 6)
     2.841471
     """
+    if memory is not None and not (isinstance(memory, str) and memory == "small"):
+        raise ValueError(
+            f'compile: memory must be None or "small" (got {memory!r}); leave it out for speed, or '
+            'pass memory="small" to compute stored values again where that saves memory'
+        )
     if function is None:
-        return compile
+        return partial(compile, memory=memory)
     if not callable(function):
         raise TypeError(
             f"compile: the first argument is no function (got {type(function).__name__}); pass a callable"
@@ -453,6 +470,6 @@ def compile(function: Callable[..., Any] | None = None) -> Any:
     from symgrad.codegen.bind import bind_fallback
     from symgrad.codegen.entry_class import native_class
 
-    made = native_class(Compiled)(function)
+    made = native_class(Compiled)(function, memory == "small")
     bind_fallback(made, made._dispatch)
     return made

@@ -14,6 +14,7 @@ recompute while a derivative may still ask for it. Start reading at `evaluate`.
 from __future__ import annotations
 
 import sys
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Container, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from symgrad.dtypes import DType
     from symgrad.schedule.canonical import Graph, Node
     from symgrad.schedule.complex_parts import Separation
+    from symgrad.schedule.steps import Schedule
 
 _RECIPES: dict[Any, Recipe] = {}
 _JOINTS: dict[Any, Joint] = {}
@@ -44,6 +46,17 @@ MAX_RECIPES = 4096
 
 Shape = tuple[int, ...]
 Arrays = tuple[np.ndarray, ...]
+
+
+class Region(NamedTuple):
+    """A checkpoint in a traced function: nodes made after `since` and before `until`, by creation number.
+
+    Of their values only the results are kept for the derivative.
+    """
+
+    since: int
+    until: int
+    results: tuple[Expr, ...]
 
 
 class Recipe:
@@ -162,7 +175,12 @@ def copy_of(node: Expr) -> np.ndarray:
 
 
 def build_recipe(
-    nodes: Sequence[Expr], roots: Sequence[Expr], held: Sequence[Expr], inline: bool = False
+    nodes: Sequence[Expr],
+    roots: Sequence[Expr],
+    held: Sequence[Expr],
+    inline: bool = False,
+    small: bool = False,
+    regions: Sequence[Region] = (),
 ) -> Recipe:
     """Schedule and compile.
 
@@ -176,14 +194,19 @@ def build_recipe(
         Further nodes of the structure that receive values.
     inline : bool
         Whether vector maths is inlined.
+    small : bool
+        Whether values are computed again where that lowers the peak of memory.
+    regions : sequence of Region, optional
+        Checkpoints, inner ones first.
     """
     separation = separated([*roots, *held])
     if separation is not None:
-        return _paired_recipe(separation, nodes, roots, held, inline)
+        return _paired_recipe(separation, nodes, roots, held, inline, small)
     graph = canonical([*roots, *held])
     fold_constants(graph, {id(n) for n in nodes})
     graph.roots = [same_memory(n) for n in graph.roots]
     steps = schedule(graph)
+    steps.regions = _inner_values(steps, regions, roots)
     outputs = {n.number: n for n in graph.roots if n.input < 0}
     stored = {n.number for n in steps.stored}
     for e in nodes:
@@ -209,8 +232,35 @@ def build_recipe(
     # Code generation is imported on the first look, so that `import symgrad` stays quick.
     from symgrad.codegen.build import Program
 
-    program = Program(steps, list(outputs.values()), inline)
+    program = Program(steps, list(outputs.values()), inline, small)
     return Recipe(program, sources, stores, results)
+
+
+def _inner_values(
+    steps: Schedule, regions: Sequence[Region], roots: Sequence[Expr]
+) -> dict[int, int]:
+    """The stored values inside checkpoints, with the number of the outermost one around each."""
+    if not regions:
+        return {}
+    nodes = behind(roots, False)
+    serials = [n.serial for n in nodes]
+    of = steps.graph.of
+    stored = {n.number for n in steps.stored}
+    found: dict[int, int] = {}
+    for number, region in enumerate(regions):
+        inner = nodes[bisect_right(serials, region.since) : bisect_left(serials, region.until)]
+        vertices = [of[id(n)].number for n in inner if id(n) in of]
+        found |= {vertex: number for vertex in vertices if vertex in stored}
+    for number, region in enumerate(regions):
+        # A result that has no buffer is read from those of what it is computed from.
+        stack = [of[id(n)] for n in region.results if id(n) in of]
+        while stack:
+            n = stack.pop()
+            if n.number not in stored:
+                stack += n.args
+            elif found.get(n.number) == number:
+                del found[n.number]
+    return found
 
 
 def _paired_recipe(
@@ -219,10 +269,12 @@ def _paired_recipe(
     roots: Sequence[Expr],
     held: Sequence[Expr],
     inline: bool,
+    small: bool,
 ) -> Recipe:
     """The recipe for a structure with complex nodes."""
     stands = separation.stands
-    inner = build_recipe([stands.get(id(n), n) for n in nodes], separation.roots, [], inline)
+    real = [stands.get(id(n), n) for n in nodes]
+    inner = build_recipe(real, separation.roots, [], inline, small)
     position = {id(n): k for k, n in enumerate(nodes)}
     stores = [(position[id(n)], len(roots) + k) for k, n in enumerate(held) if id(n) in position]
     return PairedRecipe(inner, [n.dtype for n in (*roots, *held)], len(roots), stores)

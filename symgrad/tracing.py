@@ -88,6 +88,8 @@ class Trace:
         Tensors from outside, or leaves whose gradients are read, and the nodes that stand for them.
     on_graph : bool
         Whether derivatives flow to a captured tensor.
+    regions : list of Region
+        Checkpoints in the function.
     outputs : list of Expr
     form
         How the result is nested.
@@ -105,8 +107,11 @@ class Trace:
         The native function that writes results into given arrays, once it was made.
     """
 
-    def __init__(self, function: Callable[..., Any], form: Any, kinds: tuple[Any, ...]) -> None:
+    def __init__(
+        self, function: Callable[..., Any], form: Any, kinds: tuple[Any, ...], small: bool
+    ) -> None:
         capture = Capture()
+        self._small = small
         self.inputs: list[Expr] = []
         self.computed: list[tuple[Slot, Expr]] = []
         self.given: list[tuple[Slot, Tensor | None]] = []
@@ -141,6 +146,7 @@ class Trace:
         self.captured = capture.read
         self.on_graph = any(node.requires_grad for _, node in self.captured)
         self.draws = capture.draws
+        self.regions = capture.regions
         rest = iter(rolled(self.roots()))
         self.outputs = [next(rest) for _ in self.outputs]
         self.written = [(t, next(rest)) for t, _ in self.written]
@@ -203,7 +209,9 @@ class Trace:
         if self._recipe is None:
             with _LOCK, uncollected():
                 if self._recipe is None:
-                    self._recipe = runtime.build_recipe(self.nodes(), self.roots(), [], inline=True)
+                    self._recipe = runtime.build_recipe(
+                        self.nodes(), self.roots(), [], True, self._small, self.regions
+                    )
         return self._recipe
 
     def run(self, leaves: list[Any]) -> Sequence[np.ndarray]:

@@ -20,6 +20,7 @@ from symgrad.ops.transcendental import exp, log, sin, tanh
 from symgrad.testing import (
     cut_finely,
     has_derivative,
+    in_little_room,
     in_segments,
     run,
     same_bits,
@@ -120,6 +121,18 @@ def test_segments_do_not_change_bits(name, dtype):
     for length in (1, 2, 3, 7, 20):
         with in_segments(length):
             agree(run(roots), expected, f"segments of {length}")
+
+
+@by_dtype
+@by_program
+def test_values_computed_again_do_not_change_bits(name, dtype):
+    roots = programs(dtype)[name]
+    expected = run(roots)
+    with in_little_room():
+        agree(run(roots, small=True), expected, "little room")
+        for length in (2, 7):
+            with in_segments(length), threaded(2):
+                agree(run(roots, small=True), expected, f"little room, segments of {length}")
 
 
 @by_dtype

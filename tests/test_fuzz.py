@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from symgrad.dtypes import float32, float64
-from symgrad.testing import cut_finely, in_segments, same_bits, threaded
+from symgrad.testing import cut_finely, in_little_room, in_segments, run, same_bits, threaded
 from symgrad.testing.programs import (
     as_whole,
     node_by_node,
     random_program,
+    recorded,
     result_only,
     with_looks,
 )
@@ -30,7 +31,11 @@ def check(seed):
         segments = as_whole(program)[len(program.values) - 1 :]
     with in_segments(5):
         short_segments = result_only(program)
+    with in_little_room():
+        made = recorded(program)
+        small = run([made.values[-1], *made.gradient], small=True)
     ways = {
+        "little room": small,
         "segments": segments,
         "short segments": short_segments,
         "all values wanted": as_whole(program)[len(program.values) - 1 :],

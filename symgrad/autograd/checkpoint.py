@@ -2,7 +2,8 @@
 
 `checkpoint` computes the function at once and keeps its results only. In the backward pass the
 function is called again, recorded, and differentiated with respect to its arguments and to
-whatever else it reads. Start reading at `checkpoint`.
+whatever else it reads. In a function that is compiled the call is traced once, and the program
+computes its inner values again. Start reading at `checkpoint`.
 """
 
 from __future__ import annotations
@@ -91,6 +92,10 @@ def checkpoint(
 ) -> Any:
     """Call a function and keep nothing of it but its results.
 
+    Inside `symgrad.compile` it is called once: what the program stores between its arguments and its
+    results is dropped and computed again where the derivative needs it, with the same bits. In a
+    function with complex values nothing is dropped.
+
     Parameters
     ----------
     function : callable
@@ -112,7 +117,11 @@ def checkpoint(
     >>> x = sg.tensor(2., requires_grad=True)
     >>> sg.autograd.checkpoint.checkpoint(lambda t: (t * t).exp(), x, use_reentrant=False).backward()
     """
-    if not STATE.grad or STATE.tracing:
+    if not STATE.grad:
+        return function(*args, **kwargs)
+    if STATE.capture is not None:
+        return _traced(function, args, kwargs)
+    if STATE.tracing:
         return function(*args, **kwargs)
     state = random.get_rng_state() if preserve_rng_state else None
     since = input_node((), dtypes.int64).serial
@@ -148,6 +157,16 @@ def checkpoint(
     return _filled(
         result, iter([Tensor(made[k]) if k in made else t for k, t in enumerate(tensors)])
     )
+
+
+def _traced(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call a function that is traced, and note what it leaves as a checkpoint of the program."""
+    since = input_node((), dtypes.int64).serial
+    result = function(*args, **kwargs)
+    results = tuple([t.expr() for t in _flat(result)])
+    until = input_node((), dtypes.int64).serial
+    STATE.capture.regions.append(runtime.Region(since, until, results))
+    return result
 
 
 def checkpoint_sequential(

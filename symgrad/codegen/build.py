@@ -14,7 +14,7 @@ Start reading at `Program`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -29,9 +29,9 @@ from symgrad.codegen.launches import SCRATCH, Launches, loop_arguments, stream_l
 from symgrad.codegen.layout import UNIT, Layout
 from symgrad.codegen.partials import FOLD_CHUNK
 from symgrad.codegen.plan import RELEASE_GIL_NS, Launch, Plan
+from symgrad.codegen.recomputation import ordered, product_plan, thread_bytes
 from symgrad.codegen.stepwise import Stepwise
-from symgrad.codegen.stream import Streamed, Task, streamed
-from symgrad.schedule.affine import row_major
+from symgrad.codegen.stream import Streamed, Task
 from symgrad.schedule.canonical import Node
 from symgrad.schedule.iterate import Iteration
 from symgrad.schedule.packing import FIRST_NUMBER, Packing
@@ -68,6 +68,8 @@ class Program:
         Stored nodes whose arrays a run makes, without repetition.
     inline : bool
         Whether vector maths is inlined (compiled functions) or called (eager looks).
+    small : bool
+        Whether values are computed again where that lowers the peak of memory.
 
     Attributes
     ----------
@@ -80,7 +82,9 @@ class Program:
         Where native library calls report a failure.
     """
 
-    def __init__(self, schedule: Schedule, outputs: Sequence[Node], inline: bool) -> None:
+    def __init__(
+        self, schedule: Schedule, outputs: Sequence[Node], inline: bool, small: bool = False
+    ) -> None:
         self.schedule = schedule
         self.inputs = sorted(
             (n for n in schedule.graph.nodes if n.input >= 0), key=lambda n: n.input
@@ -93,6 +97,7 @@ class Program:
         self.tasks: list[Task | Streamed] = []
         self._streams: dict[int, Launches] = {}
         self._inline = inline
+        self._small = small
         if inline:
             # Only where a program is compiled once and called often: sizes are part of the code.
             join_short(schedule, {n.number for n in self.outputs})
@@ -123,13 +128,14 @@ class Program:
 
     def _inner(self, schedule: Schedule, outputs: Sequence[Node]) -> Program:
         """The program of one step of a loop."""
-        return Program(schedule, outputs, self._inline)
+        return Program(schedule, outputs, self._inline, self._small)
 
     def _prepare_layouts(self) -> None:
         self._packing = Packing()
         tasks = [task for step in self.schedule.steps for task in self._lay_out(step)]
         pinned = {n.number for n in (*self.inputs, *self.outputs)}
-        self.tasks = streamed(tasks, pinned, self._inline)
+        regions = self.schedule.regions
+        self.tasks = ordered(tasks, pinned, regions, self._small, self._inline)
         self.schedule.steps = [task.step for task in self.tasks]
         stored = self.schedule.stored
         known = {n.number for n in stored}
@@ -174,20 +180,25 @@ class Program:
 
     def _place_temporaries(self) -> None:
         """Give each temporary a place in the arena, reusing room of those no longer needed."""
+        places, self.arena_bytes = self._places([task.heirs(self._small) for task in self.tasks])
+        for number, offset in places.items():
+            self._new_piece(number, offset)
+
+    def _places(self, heirs: Sequence[Mapping[int, Sequence[int]]]) -> tuple[dict[int, int], int]:
+        """Offsets of temporaries and of scratch memory, and the bytes of all; `heirs` as in `arranged`."""
+        given = {n.number for n in (*self.inputs, *self.outputs)}
         sizes = {
             n.number: n.size * n.dtype.itemsize
             for n in self.schedule.stored
-            if n.number not in self.slots
+            if n.number not in given
         }
-        places, top = arranged([task.used for task in self.tasks], sizes)
-        for number, offset in places.items():
-            self._new_piece(number, offset)
+        places, top = arranged([task.used for task in self.tasks], sizes, heirs)
         needs = [y.scratch_bytes for y in self.layouts]
         needs += [call.scratch_bytes for call in self._calls.values()]
         scratch = max(needs, default=0)
         if scratch:
-            self._new_piece(SCRATCH, top)
-        self.arena_bytes = top + scratch
+            places[SCRATCH] = top
+        return places, top + scratch
 
     def _new_piece(self, number: int, offset: int) -> None:
         self.slots[number] = len(self.inputs) + len(self.outputs) + len(self.pieces)
@@ -327,16 +338,11 @@ class Program:
                 segment.keep.append(spread)
 
     def _add_product(self, segment: Segment, step: Product) -> None:
-        kind = step.target.dtype.kind
-        batch, m, n = step.target.shape
-        (a, a_offset, a_strides), (b, b_offset, b_strides) = step.operands
-        made = gemm.gemm_plan(
-            kind, batch, m, n, step.k, _three(a_strides), _three(b_strides),
-            _three(row_major(step.target.shape)),
-        )  # fmt: skip
+        made = product_plan(step)
         if made.extent == 0:
             return
-        address, library = gemm.kernel_for(kind, made)
+        address, library = gemm.kernel_for(step.target.dtype.kind, made)
+        (a, a_offset, _), (b, b_offset, _) = step.operands
         arguments = made.arguments(
             self.slots[a.number], self.slots[b.number], self.slots[step.target.number],
             a_offset, b_offset,
@@ -347,7 +353,7 @@ class Program:
     @property
     def thread_bytes(self) -> int:
         """What each thread takes from the C library's heap for its blocks of a stream."""
-        return max((t.local_bytes for t in self.tasks if isinstance(t, Streamed)), default=0)
+        return thread_bytes(self.tasks)
 
     # -- running ----------------------------------------------------------------------
 
@@ -432,9 +438,16 @@ class Program:
         table[self.slots[target.number]][...] = result
 
     def memory_for(
-        self, arrays: tuple[np.ndarray, ...]
+        self, arrays: tuple[np.ndarray, ...], repeats: bool = False
     ) -> tuple[list[np.ndarray], np.ndarray, npt.NDArray[np.uintp]]:
         """What a run works on.
+
+        Parameters
+        ----------
+        arrays : tuple of ndarray
+            The inputs.
+        repeats : bool
+            Whether steps may be run again: then no result takes the place of an operand.
 
         Returns
         -------
@@ -445,14 +458,21 @@ class Program:
         slots : ndarray
             The addresses of all these, for `plan.run`.
         """
-        arena = np.empty(self.arena_bytes + ALIGN, np.uint8)
+        pieces, size = self.pieces, self.arena_bytes
+        if repeats:
+            places, size = self._places(())
+            start = len(self.inputs) + len(self.outputs)
+            pieces = [0] * len(self.pieces)
+            for number, offset in places.items():
+                pieces[self.slots[number] - start] = offset
+        arena = np.empty(size + ALIGN, np.uint8)
         shift = -arena.ctypes.data % ALIGN
         table: list[np.ndarray] = [*arrays]
         table += [np.empty(n.shape, n.dtype.numpy) for n in self.outputs]
         stored = [n for n in self.schedule.stored if n.number in self.slots]
         by_slot = {self.slots[n.number]: n for n in stored}
         first = len(table)
-        for k, offset in enumerate(self.pieces):
+        for k, offset in enumerate(pieces):
             n = by_slot.get(first + k)
             if n is None:
                 table.append(arena[shift + offset :])
@@ -477,8 +497,3 @@ class Program:
 
 def _plans_of(steps: list[Segment | PythonStep]) -> list[Plan | PythonStep]:
     return [s.plan() if isinstance(s, Segment) else s for s in steps]
-
-
-def _three(strides: tuple[int, ...]) -> tuple[int, int, int]:
-    a, b, c = strides
-    return a, b, c

@@ -302,7 +302,7 @@ def measured(program: Program, arrays: tuple[np.ndarray, ...], seconds: float = 
         Time to spend, about; long steps run three times in any case.
     """
     machine = ceilings(pool.get_num_threads())
-    table, status, slots = program.memory_for(arrays)
+    table, status, slots = program.memory_for(arrays, repeats=True)
     launched = program.step_launches()
     each = seconds / (len(launched) + 1)
     found = []

@@ -17,6 +17,7 @@ Start reading at `streamed`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -48,6 +49,10 @@ CHUNKS_PER_THREAD = 2
 
 MAX_SPLIT = 32
 """Results per nest up to which a nest is taken apart, so that some of them can join a stream."""
+
+LONG_ROW = 256
+"""Elements from which a row may end within a vector where a result takes the place of its operand:
+the next row is read from behind what is stored of that vector, and has to wait for it."""
 
 JOINABLE = ("add", "dot", "mul", "max", "min", "and", "or")
 
@@ -90,6 +95,50 @@ class Task:
     @property
     def used(self) -> set[int]:
         return {*self.reads, *self.writes}
+
+    @property
+    def buffers(self) -> dict[int, Node]:
+        """All that it touches, by number."""
+        return {**self.reads, **self.writes}
+
+    @property
+    def written(self) -> set[int]:
+        return set(self.writes)
+
+    def heirs(self, small: bool) -> dict[int, list[int]]:
+        """Results that may lie where an operand does: its elements are read there and nowhere else.
+
+        Parameters
+        ----------
+        small : bool
+            Whether room counts more than time.
+        """
+        layout = self.layout
+        if layout is None or layout.mode != "plain" or not layout.order:
+            return {}
+        nest = layout.nest
+        if nest.filled is not None:
+            return {}
+        length = nest.sizes[layout.vector]
+        if length % layout.width and length < LONG_ROW and not small:
+            return {}
+        read: dict[int, set[Affine]] = {}
+        for inst in nest.insts:
+            if inst.kind == "load" and inst.node is not None:
+                read.setdefault(inst.node.number, set()).add(inst.offset)
+        found: dict[int, list[int]] = {}
+        for output in nest.outputs:
+            target = output.target
+            if target.size != math.prod(nest.sizes):
+                continue
+            found[target.number] = [
+                number
+                for number, offsets in read.items()
+                if offsets == {output.offset}
+                and self.reads[number].size == target.size
+                and self.reads[number].dtype.itemsize == target.dtype.itemsize
+            ]
+        return found
 
 
 def _task_of(step: Loops, inline: bool) -> Task:
@@ -385,13 +434,29 @@ class Streamed:
     @property
     def used(self) -> set[int]:
         """Numbers of the buffers that belong to the whole program."""
+        return set(self.buffers)
+
+    @property
+    def buffers(self) -> dict[int, Node]:
+        """What belongs to the whole program, by number."""
+        found = {node.number: node for node in self.partials.values()}
+        for task, _ in self.members:
+            found |= {k: n for k, n in task.buffers.items() if k not in self.locals}
+        return found
+
+    def heirs(self, small: bool) -> dict[int, list[int]]:
+        """Results that may lie where an operand does: none, as blocks run beside each other."""
+        return {}
+
+    @property
+    def written(self) -> set[int]:
         found = {node.number for node in self.partials.values()}
         for task, _ in self.members:
-            found |= task.used
+            found |= task.written
         return found - set(self.locals)
 
 
-def streamed(tasks: list[Task], pinned: set[int], inline: bool) -> list[Task | Streamed]:
+def streamed(tasks: Sequence[Task], pinned: set[int], inline: bool) -> list[Task | Streamed]:
     """Tasks in the order to run them, with streams made of those that gain by it.
 
     Parameters
@@ -405,7 +470,7 @@ def streamed(tasks: list[Task], pinned: set[int], inline: bool) -> list[Task | S
     """
     done: list[Task | Streamed] = []
     copies: dict[tuple[int, int, int, int], Node] = {}
-    rest = tasks
+    rest = list(tasks)
     earlier: set[int] = set()
     while rest:
         found = _best_group(rest, pinned, earlier, inline)

@@ -32,9 +32,8 @@ class Filling(Loops):
 
     whole = True
 
-    def build(self) -> Nest:
-        """The nest, with the buffer that it fills."""
-        nest = super().build()
+    def _built(self) -> Nest:
+        nest = super()._built()
         nest.filled = self.items[0].target
         return nest
 

@@ -14,8 +14,9 @@ Structures:
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from symgrad.dtypes import DType, bool_, int64
@@ -242,6 +243,20 @@ class Nest:
         self.axis = place[self.axis]
         self.cross = place[self.cross]
         self._rename(place)
+
+    def with_buffers(self, buffers: Mapping[int, Node]) -> Nest:
+        """The same nest with other buffers, by number of those that they stand for."""
+        made = copy.copy(self)
+        made.insts = [copy.copy(inst) for inst in self.insts]
+        made.outputs = [copy.copy(output) for output in self.outputs]
+        for inst in made.insts:
+            if inst.node is not None:
+                inst.node = buffers.get(inst.node.number, inst.node)
+        for output in made.outputs:
+            output.target = buffers.get(output.target.number, output.target)
+        if made.filled is not None:
+            made.filled = buffers.get(made.filled.number, made.filled)
+        return made
 
     def varies(self, number: int, axis: int) -> bool:
         """Whether an instruction's value depends on a loop axis."""

@@ -8,12 +8,22 @@ Start reading at `Schedule`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Mapping
 
 from symgrad.schedule.canonical import Graph, Node
 from symgrad.schedule.crossing import Sharing, can_share
 from symgrad.schedule.iterate import Iteration
 from symgrad.schedule.nest import Item, Nest, NestBuilder
+
+AGAIN = 1 << 44
+"""Added to a node's number each time that it is computed again, into another buffer."""
+
+
+def name_of(n: Node) -> str:
+    """How a step shows a buffer: with a stroke for each time that its value was computed again."""
+    again, number = divmod(n.number, AGAIN)
+    return f"%{number}" + "'" * again
 
 
 class Loops:
@@ -25,6 +35,8 @@ class Loops:
         Whether the nest reads a node's buffer rather than computing its value again.
     segment : int
         The part of a long program that it belongs to.
+    buffers : mapping of int to Node
+        By number of a node, another one whose buffer is used in its place.
     whole : bool
         Whether it stays as it is: nothing comes in, and its items are not parted.
     """
@@ -35,6 +47,7 @@ class Loops:
         self.items = items
         self.loaded = loaded
         self.segment = segment
+        self.buffers: Mapping[int, Node] = {}
         self._sharing: Sharing | None = None
 
     def takes(self, item: Item) -> bool:
@@ -54,15 +67,31 @@ class Loops:
 
     def part(self, items: list[Item]) -> Loops:
         """A nest that produces some of the items only."""
-        return Loops(items, self.loaded, self.segment)
+        made = copy.copy(self)
+        made.items = items
+        made._sharing = None
+        return made
+
+    def with_buffers(self, buffers: Mapping[int, Node]) -> Loops:
+        """The same nest with other buffers, by number of those that they stand for."""
+        made = copy.copy(self)
+        made.buffers = {**self.buffers, **buffers}
+        return made
 
     def build(self) -> Nest:
         """The nest in index form."""
+        nest = self._built()
+        return nest.with_buffers(self.buffers) if self.buffers else nest
+
+    def _built(self) -> Nest:
         own = {item.target.number for item in self.items}
         return NestBuilder(lambda n: n.number not in own and self.loaded(n)).build(self.items)
 
     def __repr__(self) -> str:
-        names = ", ".join(f"%{i.target.number}:{i.combine or 'store'}" for i in self.items)
+        names = ", ".join(
+            f"{name_of(self.buffers.get(i.target.number, i.target))}:{i.combine or 'store'}"
+            for i in self.items
+        )
         return f"loops {list(self.items[0].domain)} -> {names}"
 
 
@@ -83,9 +112,15 @@ class Product:
         self.operands = operands
         self.k = k
 
+    def with_buffers(self, buffers: Mapping[int, Node]) -> Product:
+        """The same product with other buffers, by number of those that they stand for."""
+        target = buffers.get(self.target.number, self.target)
+        operands = tuple((buffers.get(n.number, n), at, steps) for n, at, steps in self.operands)
+        return Product(target, operands, self.k)
+
     def __repr__(self) -> str:
         b, m, n = self.target.shape
-        return f"product {b}x({m}x{self.k} . {self.k}x{n}) -> %{self.target.number}"
+        return f"product {b}x({m}x{self.k} . {self.k}x{n}) -> {name_of(self.target)}"
 
 
 class Routine:
@@ -95,9 +130,15 @@ class Routine:
         self.target = target
         self.operands = target.args
 
+    def with_buffers(self, buffers: Mapping[int, Node]) -> Routine:
+        """The same call with other buffers, by number of those that they stand for."""
+        made = Routine(buffers.get(self.target.number, self.target))
+        made.operands = tuple(buffers.get(a.number, a) for a in self.operands)
+        return made
+
     def __repr__(self) -> str:
-        operands = ", ".join(f"%{a.number}" for a in self.operands)
-        return f"routine {self.target.op.name}({operands}) -> %{self.target.number}"
+        operands = ", ".join(map(name_of, self.operands))
+        return f"routine {self.target.op.name}({operands}) -> {name_of(self.target)}"
 
 
 class Stream:
@@ -133,6 +174,8 @@ class Schedule:
         Nodes with a buffer of their own, in topological order.
     dear : set of int
         Numbers of stored nodes worth keeping for a later derivative.
+    regions : dict of int to int
+        By number of a node, the checkpoint whose inner value it is.
     """
 
     def __init__(self, graph: Graph, steps: list[Step], stored: list[Node], dear: set[int]) -> None:
@@ -140,6 +183,7 @@ class Schedule:
         self.steps = steps
         self.stored = stored
         self.dear = dear
+        self.regions: dict[int, int] = {}
 
     def text(self) -> str:
         """The schedule, a line per step."""

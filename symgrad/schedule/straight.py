@@ -49,9 +49,12 @@ class Straight(Loops):
 
     def part(self, items: list[Item]) -> Loops:
         """Straight-line code for some of the items only."""
-        return Straight([super().part(items)], self.inside)
+        made = super().part(items)
+        assert isinstance(made, Straight)
+        made._nest = None
+        return made
 
-    def build(self) -> Nest:
+    def _built(self) -> Nest:
         """The code in index form, marked as straight; made once, as joining asks for its length."""
         if self._nest is None:
             own = {item.target.number for item in self.items} | self.inside

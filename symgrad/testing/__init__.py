@@ -15,7 +15,15 @@ from symgrad.testing.derivatives import (
     check_derivatives,
     has_derivative,
 )
-from symgrad.testing.evaluator import Evaluator, cut_finely, in_segments, run, same_bits, threaded
+from symgrad.testing.evaluator import (
+    Evaluator,
+    cut_finely,
+    in_little_room,
+    in_segments,
+    run,
+    same_bits,
+    threaded,
+)
 from symgrad.testing.mutants import derivative_mutants, lowering_mutant, surviving_mutants
 from symgrad.testing.samples import Drawn, Subject, call, draw, nodes, subject, subjects, truth
 from symgrad.testing.surface import check_backward, check_compiled, check_surface
@@ -41,6 +49,7 @@ __all__ = [
     "derivative_mutants",
     "draw",
     "has_derivative",
+    "in_little_room",
     "in_segments",
     "lowering_mutant",
     "nodes",

@@ -1,8 +1,9 @@
 """Programs that run again at other points, and the ways to run one that must not change its bits.
 
 One structure, `Evaluator`: a program built once from nodes, called with arrays in place of the
-values of its input leaves; nothing is stored on the nodes. `cut_finely`, `in_segments` and
-`threaded` force chunks, segments and the thread pool on programs too small to get them.
+values of its input leaves; nothing is stored on the nodes. `cut_finely`, `in_segments`, `threaded`
+and `in_little_room` force chunks, segments, the thread pool and recomputation on programs too small
+to get them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from symgrad.codegen import build, layout, pool
+from symgrad.codegen import build, eviction, layout, pool, recomputation
 from symgrad.codegen.plan import Launch
 from symgrad.expr import Expr
 from symgrad.runtime import array_of, build_recipe
@@ -32,13 +33,19 @@ class Evaluator:
         Leaves whose arrays each call gives; other leaves keep their values.
     inline : bool
         Whether vector maths is inlined.
+    small : bool
+        Whether values are computed again where that lowers the peak of memory.
     """
 
     def __init__(
-        self, roots: Sequence[Expr], inputs: Sequence[Expr] = (), inline: bool = False
+        self,
+        roots: Sequence[Expr],
+        inputs: Sequence[Expr] = (),
+        inline: bool = False,
+        small: bool = False,
     ) -> None:
         found = behind(roots, False)
-        self._recipe = build_recipe(found, list(roots), [], inline)
+        self._recipe = build_recipe(found, list(roots), [], inline, small)
         place = {id(n): k for k, n in enumerate(inputs)}
         self._sources: list[int | np.ndarray] = []
         for s in self._recipe.sources:
@@ -58,9 +65,9 @@ class Evaluator:
         return self._recipe.program.llvm()
 
 
-def run(roots: Sequence[Expr], inline: bool = False) -> list[np.ndarray]:
+def run(roots: Sequence[Expr], inline: bool = False, small: bool = False) -> list[np.ndarray]:
     """The values of `roots`, computed without storing anything on nodes."""
-    return Evaluator(roots, (), inline)()
+    return Evaluator(roots, (), inline, small)()
 
 
 @contextmanager
@@ -101,6 +108,28 @@ def threaded(count: int) -> Iterator[None]:
     finally:
         names["Launch"] = before
         pool.set_num_threads(threads)
+
+
+@contextmanager
+def in_little_room() -> Iterator[None]:
+    """Programs built small within the block compute again whatever saves memory, at any cost."""
+    changed = {
+        (eviction, "MAX_EXTRA"): 100.0,
+        (eviction, "burden"): _only_room,
+        (recomputation, "burden"): _only_room,
+    }
+    before = {(module, name): vars(module)[name] for module, name in changed}
+    for (module, name), value in changed.items():
+        vars(module)[name] = value
+    try:
+        yield
+    finally:
+        for (module, name), value in before.items():
+            vars(module)[name] = value
+
+
+def _only_room(room: int, cost: float) -> float:
+    return room
 
 
 def same_bits(x: np.ndarray, y: np.ndarray) -> bool:
