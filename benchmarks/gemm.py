@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from symgrad.codegen import gemm, jit, plan, pool
+from symgrad.codegen import emission, gemm, jit, plan, pool
 
 DTYPES = {"double": np.float64, "float": np.float32}
 SECONDS = 0.25
@@ -147,12 +147,9 @@ def measure(repeat: Callable[..., None], kind: str, case: Case, threads: int) ->
 
 def main() -> None:
     threads = pool.get_num_threads()
-    start = time.perf_counter()
-    for kind in gemm.KINDS:
-        gemm.library(kind)
-    print(f"ready in {time.perf_counter() - start:.3f} s; threads: {threads}")
+    print(f"threads: {threads}")
     plan.runner_symbols()
-    loop = jit.link(jit.emit_object(REPEAT), ["repeat"], ["sg_run"])
+    loop = jit.link(emission.emit_object(REPEAT), ["repeat"], ["sg_run"])
     signature = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
     repeat = signature(loop["repeat"])
     print(

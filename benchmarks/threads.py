@@ -16,7 +16,7 @@ from functools import partial
 
 import numpy as np
 
-from symgrad.codegen import jit, plan, pool
+from symgrad.codegen import emission, jit, plan, pool
 
 KERNEL = """
 define void @work(ptr %slots, ptr %args, i64 %lo, i64 %hi) {
@@ -80,7 +80,7 @@ def microseconds(call: Callable[[], None], repeats: int, pause_s: float = 0.0) -
 
 def main() -> None:
     plan.runner_symbols()
-    library = jit.link(jit.emit_object(KERNEL), ["work", "repeat"], ["sg_run"])
+    library = jit.link(emission.emit_object(KERNEL), ["work", "repeat"], ["sg_run"])
     repeat = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)(
         library["repeat"]
     )

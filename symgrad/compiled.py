@@ -112,6 +112,10 @@ class Compiled:
         known = self._traces.setdefault((recording, form, kinds), [])
         trace = next((t for t in known if t.fits()), None)
         if trace is None:
+            # Code generation is imported here, so that `import symgrad` stays quick.
+            from symgrad.codegen import ahead
+
+            ahead.start()
             with self._lock, uncollected():
                 trace = next((t for t in known if t.fits()), None)
                 if trace is None:
@@ -129,6 +133,8 @@ class Compiled:
         if not tensors:
             self._bind(trace, args, kwargs)
         return unflatten(trace.form, trace.leaves(self._compute(trace, leaves)))
+
+    __call__ = _dispatch
 
     def _compute(self, trace: Trace, leaves: list[Any]) -> list[Any]:
         """The results for given leaves; writes what the function changes in place."""
@@ -467,9 +473,6 @@ def compile(function: Callable[..., Any] | None = None, *, memory: str | None = 
         raise TypeError(
             f"compile: the first argument is no function (got {type(function).__name__}); pass a callable"
         )
-    from symgrad.codegen.bind import bind_fallback
     from symgrad.codegen.entry_class import native_class
 
-    made = native_class(Compiled)(function, memory == "small")
-    bind_fallback(made, made._dispatch)
-    return made
+    return native_class(Compiled)(function, memory == "small")

@@ -199,6 +199,10 @@ def build_recipe(
     regions : sequence of Region, optional
         Checkpoints, inner ones first.
     """
+    # Code generation is imported on the first look, so that `import symgrad` stays quick.
+    from symgrad.codegen import ahead
+
+    ahead.start()
     separation = separated([*roots, *held])
     if separation is not None:
         return _paired_recipe(separation, nodes, roots, held, inline, small)
@@ -229,7 +233,6 @@ def build_recipe(
             if vertex.number in place:
                 same = vertex.shape == e.shape
                 stores.append((k, place[vertex.number], None if same else e.shape))
-    # Code generation is imported on the first look, so that `import symgrad` stays quick.
     from symgrad.codegen.build import Program
 
     program = Program(steps, list(outputs.values()), inline, small)

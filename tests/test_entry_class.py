@@ -158,14 +158,34 @@ def test_arrays_pass_through_an_instance() -> None:
     np.testing.assert_array_equal(thing(np.arange(3.0)), [0.0, 2.0, 4.0])
 
 
-def test_unfit_bases_and_strangers_are_refused() -> None:
-    class Called:
-        def __call__(self) -> None:
-            return None
+class Asked:
+    """Calls that reach its own method say so."""
 
-    for base in (tuple, Called):
-        with pytest.raises(TypeError, match="native_class: the base must"):
-            native_class(base)
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("fail"):
+            raise Refused("asked to fail")
+        return "own", args, kwargs
+
+
+def test_calls_go_to_the_class_until_an_entry_is_bound() -> None:
+    thing: Any = native_class(Asked)()
+    for _ in range(2):
+        assert thing(1.5, key=2) == ("own", (1.5,), {"key": 2})
+        assert thing(*[1.5]) == ("own", (1.5,), {})
+        assert list(map(thing, [1.0])) == [("own", (1.0,), {})]
+        with pytest.raises(Refused, match="asked to fail"):
+            thing(fail=True)
+        bind(native_class(Asked)(), doubling())
+    bind(thing, doubling())
+    assert thing(1.5) == 3.0
+    assert thing(*[1.5]) == 3.0
+    with pytest.raises(Refused):
+        thing(1.5, key=2)
+
+
+def test_unfit_bases_and_strangers_are_refused() -> None:
+    with pytest.raises(TypeError, match="native_class: the base must"):
+        native_class(tuple)
     for stranger in (WithSlots(), object(), 5):
         with pytest.raises(TypeError, match="is no native class"):
             bind(stranger, doubling())

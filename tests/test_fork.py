@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import symgrad as sg
-from symgrad.codegen import jit, pool
+from symgrad.codegen import emission, jit, pool
 from symgrad.locks import RenewedLock
 
 pytestmark = [
@@ -30,7 +30,12 @@ def _renewed_locks():
 
 
 RENEWED = list(_renewed_locks())
-HELD = [pytest.param(jit._LOCK, id="jit"), pytest.param(pool._LOCK, id="pool")]
+HELD = [
+    pytest.param(jit._LOCK, id="jit"),
+    pytest.param(pool._LOCK, id="pool"),
+    pytest.param(emission._INNER, id="emission"),
+    pytest.param(emission._SEATS[0].lock, id="seat"),
+]
 
 
 def _is_right():

@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from symgrad.codegen import ir, jit
+from symgrad.codegen import emission, ir, jit, processors
 
 PASSES = ("sroa", "instruction_combine", "simplify_cfg")
 
@@ -42,25 +42,25 @@ def resident_kb() -> int:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_dropped_libraries_give_their_memory_back() -> None:
     for i in range(100):
-        jit.compile_module(adder(i), ["add"], 2, PASSES)
+        jit.compile_module(adder(i), ["add"], PASSES)
     gc.collect()
     before = resident_kb()
     cycles = 1000
     for i in range(cycles):
-        jit.compile_module(adder(1000 + i), ["add"], 2, PASSES)
+        jit.compile_module(adder(1000 + i), ["add"], PASSES)
     gc.collect()
     assert (resident_kb() - before) / cycles < 4
 
 
 def test_compiles_are_counted() -> None:
-    before = jit.compile_count()
+    before = emission.compile_count()
     jit.compile_module(adder(0.5), ["add"])
-    assert jit.compile_count() == before + 1
+    assert emission.compile_count() == before + 1
 
 
 def test_object_bytes_are_the_same_every_time() -> None:
-    first = [jit.emit_object(adder(i).text(), 2, PASSES) for i in range(20)]
-    assert [jit.emit_object(adder(i).text(), 2, PASSES) for i in range(20)] == first
+    first = [emission.emit_object(adder(i).text(), PASSES) for i in range(20)]
+    assert [emission.emit_object(adder(i).text(), PASSES) for i in range(20)] == first
 
 
 def test_external_symbol_is_bound_by_name() -> None:
@@ -94,7 +94,7 @@ def test_threads_compile_and_drop_at_once() -> None:
 
 def test_bad_ir_is_refused_and_the_next_module_compiles() -> None:
     with pytest.raises(RuntimeError):
-        jit.emit_object("define double @f() { ret double %nothing }")
+        emission.emit_object("define double @f() { ret double %nothing }")
     assert run(jit.compile_module(adder(2.0), ["add"]), 1.0) == 3.0
 
 
@@ -105,3 +105,110 @@ def test_unknown_symbol_is_refused() -> None:
     body.finish()
     with pytest.raises(RuntimeError, match="symgrad_no_such_symbol"):
         jit.compile_module(module, ["add"])
+
+
+def chain(length: int) -> str:
+    """IR of a loop that takes LLVM some milliseconds."""
+    lines = [f"  %x{k + 1} = fmul double %x{k}, %x{k // 2}" for k in range(1, length)]
+    return "\n".join(
+        [
+            "define double @chain(double %x0, double %x1, i64 %n) {",
+            "entry:",
+            "  br label %again",
+            "again:",
+            "  %i = phi i64 [0, %entry], [%j, %again]",
+            *lines,
+            "  %j = add i64 %i, 1",
+            "  %more = icmp slt i64 %j, %n",
+            "  br i1 %more, label %again, label %done",
+            "done:",
+            f"  ret double %x{length}",
+            "}",
+        ]
+    )
+
+
+def test_texts_emitted_side_by_side_are_those_emitted_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    texts = [chain(20 + 40 * k) for k in range(8)]
+    alone = {k: emission.emit_object(text, PASSES) for k, text in enumerate(texts)}
+    monkeypatch.setattr(processors, "wanted", lambda: 4)
+    heard: list[int] = []
+    for _ in range(3):
+        with emission.Emission(len(texts)) as work:
+            for number, text in enumerate(texts):
+                work.add(number, text, PASSES)
+            assert work.objects(heard.append) == alone
+    assert all(1 <= done <= len(texts) for done in heard)
+    assert not [t for t in threading.enumerate() if t.name == "symgrad compiler"]
+
+
+def test_a_bad_text_among_good_ones_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processors, "wanted", lambda: 3)
+    with pytest.raises(RuntimeError, match="nothing"), emission.Emission(5) as work:
+        for number in range(4):
+            work.add(number, chain(50))
+        work.add(4, "define double @f() { ret double %nothing }")
+        work.objects()
+    assert run(jit.compile_module(adder(3.0), ["add"]), 1.0) == 4.0
+
+
+def test_without_threads_the_caller_emits_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(processors, "wanted", lambda: 4)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with emission.Emission(3) as work:
+        for number in range(3):
+            work.add(number, chain(30))
+        made = work.objects()
+    assert made == dict.fromkeys(range(3), emission.emit_object(chain(30)))
+
+
+def test_where_llvmlite_is_another_its_own_way_gives_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert emission._emit_unlocked() is not None
+    want = emission.emit_object(chain(60))
+    monkeypatch.setattr(emission, "_emit_unlocked", lambda: None)
+    assert emission.emit_object(chain(60)) == want
+
+
+def test_other_users_of_llvm_get_their_options_back() -> None:
+    # A pointer that moves by a stride is what strength reduction is for.
+    text = """
+define double @walk(ptr %p, i64 %n, i64 %stride) {
+entry:
+  br label %again
+again:
+  %i = phi i64 [0, %entry], [%j, %again]
+  %s = phi double [0.0, %entry], [%t, %again]
+  %place = mul i64 %i, %stride
+  %address = getelementptr double, ptr %p, i64 %place
+  %x = load double, ptr %address
+  %t = fadd double %s, %x
+  %j = add i64 %i, 1
+  %more = icmp slt i64 %j, %n
+  br i1 %more, label %again, label %done
+done:
+  ret double %t
+}
+"""
+
+    def theirs() -> bytes:
+        machine = emission.new_machine()
+        data: bytes = machine.emit_object(emission._parsed(text, machine))
+        return data
+
+    before, ours = theirs(), emission.emit_object(text)
+    assert ours != before
+    assert theirs() == before
+
+
+def test_sources_give_their_libraries_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processors, "wanted", lambda: 3)
+    sources = (jit.source_of(adder(float(k)), ["add"], PASSES) for k in range(10))
+    libraries = jit.compile_sources(sources, 10)
+    assert [run(library, 0.5) for library in libraries] == [k + 0.5 for k in range(10)]

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from symgrad.codegen import jit, plan, pool
+from symgrad.codegen import emission, jit, plan, pool
 
 # Chunk i is one element. `ramp`: slot a gets a constant plus i. `mirror`: slot b gets the
 # mirror image of slot a, so it needs every chunk of the launch before. `add`: b += a.
@@ -92,7 +92,7 @@ INLINE_NS, AWAKE_NS, LONG_NS = 100, 20_000, 3_000_000
 
 @pytest.fixture(scope="module")
 def kernels() -> jit.Library:
-    return jit.link(jit.emit_object(KERNELS), ["ramp", "mirror", "add"])
+    return jit.link(emission.emit_object(KERNELS), ["ramp", "mirror", "add"])
 
 
 @pytest.fixture(autouse=True)
@@ -204,7 +204,7 @@ def test_runner_symbols_when_another_module_declares_sg_run_then_it_links(
     }
     declare void @sg_run(ptr, ptr)
     """
-    library = jit.link(jit.emit_object(text), ["twice"], ["sg_run"])
+    library = jit.link(emission.emit_object(text), ["twice"], ["sg_run"])
     twice = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)(library["twice"])
     a, b = np.ones(5, np.int64), np.zeros(5, np.int64)
     slots = slots_of(a, b)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import symgrad
-from symgrad.codegen import dispatch, jit, plan, pool
+from symgrad.codegen import dispatch, emission, jit, plan, pool
 
 # `count`: chunk i adds one to count[i] and leaves its thread in thread[i]; slots: count,
 # thread. `meet`: the same, after waiting until a second call has come in; slots: also
@@ -127,7 +127,7 @@ may_fork = pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarnin
 @pytest.fixture(scope="module")
 def kernels() -> jit.Library:
     plan.runner_symbols()
-    return jit.link(jit.emit_object(KERNELS), EXPORTS, ["sg_run", "sg_parallel"])
+    return jit.link(emission.emit_object(KERNELS), EXPORTS, ["sg_run", "sg_parallel"])
 
 
 @pytest.fixture(autouse=True)
@@ -362,7 +362,7 @@ def script(body: str, **environment: str) -> subprocess.CompletedProcess[str]:
 USE_POOL = f"""
 import sys, threading
 import numpy as np
-from symgrad.codegen import jit, plan, pool
+from symgrad.codegen import emission, jit, plan, pool
 plan.runner_symbols()
 pool.set_num_threads(3)
 text = '''
@@ -372,7 +372,7 @@ define void @touch(ptr %slots, ptr %args, i64 %lo, i64 %hi) {{
   ret void
 }}
 '''
-library = jit.link(jit.emit_object(text), ["touch"])
+library = jit.link(emission.emit_object(text), ["touch"])
 x = np.zeros(1, np.int64)
 slots = np.array([x.ctypes.data], np.uintp)
 program = plan.Plan([plan.Launch(library["touch"], (), 32, {RELEASING_NS})], [library])
@@ -456,7 +456,7 @@ def test_ir_text_when_made_again_then_it_is_the_same() -> None:
 def test_ir_text_when_threads_are_unsupported_then_kernels_run_whole(
     kernels: jit.Library,
 ) -> None:
-    library = jit.link(jit.emit_object(dispatch.ir_text(None)), ["sg_parallel", "sg_stop"])
+    library = jit.link(emission.emit_object(dispatch.ir_text(None)), ["sg_parallel", "sg_stop"])
     signature = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64)
     parallel = ctypes.CFUNCTYPE(None, *signature, ctypes.c_int64)(library["sg_parallel"])
     tally = Tally(30)

@@ -27,20 +27,9 @@ from symgrad.codegen.entry_spec import (
     Static,
     TupleOf,
 )
-from symgrad.codegen.plan import RELEASE_GIL_NS, Plan
+from symgrad.codegen.plan import RELEASE_GIL_NS
 from symgrad.nesting import flatten, size, unflatten
 
-
-def bind_fallback(target: Any, fallback: Callable[..., Any]) -> None:
-    """Let an object of a native class go straight to Python."""
-    spec = EntrySpec(
-        inputs=[Static(_NEVER)], output=Static(None), slots=0, plan=Plan([], []).address,
-        run=plan.runner_symbols()["sg_run"], fallback=fallback,
-    )  # fmt: skip
-    entry_class.bind(target, make_entry(spec))
-
-
-_NEVER = object()
 _SCALARS = {"float64", "float32", "int64", "bool"}
 
 

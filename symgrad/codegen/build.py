@@ -20,7 +20,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from symgrad.codegen import gemm, interrupt, jit, kernels, lapack, plan
+from symgrad.codegen import emission, gemm, interrupt, kernels, lapack, plan
 from symgrad.codegen.arena import ALIGN, arranged
 from symgrad.codegen.entry import EagerSpec, make_executor
 from symgrad.codegen.iteration import cost_of
@@ -492,7 +492,7 @@ class Program:
 
     def asm(self) -> str:
         """The assembly of the program's loop kernels; products and library calls have code of their own."""
-        return jit.emit_assembly(self.llvm())
+        return emission.emit_assembly(self.llvm())
 
 
 def _plans_of(steps: list[Segment | PythonStep]) -> list[Plan | PythonStep]:

@@ -224,7 +224,7 @@ def _library() -> jit.Library:
     jit.add_symbol(entry_ir.OWN_HANDLER, ctypes.addressof(own))
     module = entry_ir.build(object.__basicsize__)
     exports = ["sg_call", "sg_entry", "sg_execute", "sg_trim", *blocks.EXPORTS]
-    made = jit.compile_module(module, exports, 2, entry_ir.PASSES)
+    made = jit.compile_module(module, exports, entry_ir.PASSES)
     jit.add_symbol("sg_call", made["sg_call"])
     own.value, memory = blocks.handler({name: made[name] for name in blocks.EXPORTS})
     # Built-in functions may be called, and arrays freed, until the very end of the process.

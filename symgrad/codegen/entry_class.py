@@ -7,6 +7,9 @@ Two structures:
   entry's built-in function owns (`symgrad.codegen.entry`);
 * the *vectorcall* of that class: reads the tuple and goes on as the built-in function does.
 
+The code is compiled when the first instance is bound; until then, and for any instance that is not
+bound, calls go to ``__call__`` of the class.
+
 A call costs 3 ns more than that of the built-in function, where ``__call__ = builtin`` on a
 class, or a subclass of `functools.partial`, costs 13-34 ns more on CPython 3.11-3.13.
 Start reading at `native_class`.
@@ -65,13 +68,13 @@ def native_class(base: type[T]) -> type[T]:
     Parameters
     ----------
     base : type
-        Any class of fixed size, with or without ``__slots__``; it defines no ``__call__``.
+        Any class of fixed size, with or without ``__slots__``. Its ``__call__`` is what calling an
+        instance that is not bound comes to; without one that raises TypeError.
 
     Returns
     -------
     type
-        The same class for the same base. Calling an instance that is not bound raises
-        TypeError.
+        The same class for the same base.
     """
     anything: Any = base
     made: type[T] = _native_class(anything)[0]
@@ -91,10 +94,10 @@ def bind(instance: object, target: entry.Entry) -> None:
         From `make_entry` or `make_into`.
     """
     for kind in type(instance).__mro__[1:]:
-        made, address, owned, called = _native_class(kind)
+        made, offset, owned, called = _native_class(kind)
         if made is type(instance):
             owned.__set__(instance, target.function.__self__)  # type: ignore[attr-defined]
-            called.__set__(instance, address)
+            called.__set__(instance, _vectorcall(offset))
             return
         break
     raise TypeError(
@@ -105,15 +108,13 @@ def bind(instance: object, target: entry.Entry) -> None:
 
 @cache
 def _native_class(base: Any) -> tuple[Any, int, Any, Any]:
-    """The class, its vectorcall's address, and the descriptors of its two fields."""
-    if base.__itemsize__ or "__call__" in dir(base):
+    """The class, where its instances own the tuple, and the descriptors of its two fields."""
+    if base.__itemsize__:
         raise TypeError(
-            "native_class: the base must have a fixed size and no __call__ of its own (got "
-            f"{base.__name__}); derive from object"
+            f"native_class: the base must have a fixed size (got {base.__name__}); derive from object"
         )
     vectorcall_at = -(-base.__basicsize__ // _WORD) * _WORD
     owned_at = vectorcall_at + _WORD
-    code = _vectorcall(owned_at)
     members = (_Member * 4)(
         _Member(b"__vectorcalloffset__", _SSIZE, vectorcall_at, _READ_ONLY, None),
         _Member(b"_called", _SSIZE, vectorcall_at, 0, None),
@@ -121,24 +122,26 @@ def _native_class(base: Any) -> tuple[Any, int, Any, Any]:
         _Member(b"_owned", _OBJECT_EX, owned_at, 0, None),
     )
     call = ctypes.cast(ctypes.pythonapi.PyVectorcall_Call, ctypes.c_void_p).value
-    slots = (_Slot * 3)(
-        _Slot(_TP_MEMBERS, ctypes.addressof(members)),
-        _Slot(_TP_CALL, call),
-    )
+    slots = (_Slot * 3)(_Slot(_TP_MEMBERS, ctypes.addressof(members)))
+    if "__call__" not in dir(base):
+        slots[1] = _Slot(_TP_CALL, call)
     name = f"{base.__module__}.{base.__qualname__}".encode()
     flags = _HEAP_TYPE | _HAVE_VECTORCALL
     spec = _Spec(name, owned_at + _WORD, 0, flags, slots)
     made = _new_type(spec, (base,))
     # The names of the members must outlive the type, which may live to the end.
-    entry.immortalise((name, members, slots, code))
+    entry.immortalise((name, members, slots))
     owned, called = made.__dict__["_owned"], made.__dict__["_called"]
     # Nobody but `bind` is to write these fields.
     del made._owned, made._called
-    return made, code["sg_vectorcall"], owned, called
+    return made, owned_at, owned, called
 
 
 @cache
-def _vectorcall(offset: int) -> jit.Library:
+def _vectorcall(offset: int) -> int:
+    """The address of the code for instances that own their tuple at an offset."""
     entry.library()
     module = entry_ir.build_vectorcall(object.__basicsize__, offset)
-    return jit.compile_module(module, ["sg_vectorcall"], 2, entry_ir.PASSES)
+    code = jit.compile_module(module, ["sg_vectorcall"], entry_ir.PASSES)
+    entry.immortalise(code)
+    return code["sg_vectorcall"]

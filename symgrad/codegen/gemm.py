@@ -19,12 +19,11 @@ not change it. Start reading at `gemm_plan` for use, at `define` for the code.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from typing import NamedTuple
 
 from symgrad.codegen import jit
 from symgrad.codegen.gemm_inner import define_inner, define_missing
-from symgrad.codegen.gemm_library import Size, host_shape, linked, tiles
+from symgrad.codegen.gemm_library import Size, host_shape, source, tiles
 from symgrad.codegen.gemm_tile import (
     JOB_A_K,
     JOB_A_ROW,
@@ -136,24 +135,22 @@ def kernel_name(kind: str) -> str:
     return f"gemm_{kind}"
 
 
-@cache
-def library(kind: str) -> jit.Library:
-    """The linked kernel of one kind, for this process, without its tiles."""
-
-    def text() -> str:
-        module = Module()
-        define(module, kind)
-        return module.text()
-
-    name = kernel_name(kind)
-    return linked(f"{name} {host_shape(kind)!r}", text, name)
-
-
 def kernel_for(kind: str, launch: GemmLaunch) -> tuple[int, jit.Library]:
     """The address of the code of a planned product, with the tiles it needs, and its owner."""
-    tiles(kind).need(launch.tiles)
-    found = library(kind)
-    return found[launch.symbol], found
+
+    def kernel() -> jit.Source:
+        def text() -> str:
+            module = Module()
+            define(module, kind)
+            return module.text()
+
+        name = kernel_name(kind)
+        return source(f"{name} {host_shape(kind)!r}", text, name)
+
+    code = tiles(kind)
+    code.need(launch.tiles, kernel)
+    assert code.kernel is not None
+    return code.kernel[launch.symbol], code.kernel
 
 
 def define(module: Module, kind: str, shape: Shape | None = None) -> str:

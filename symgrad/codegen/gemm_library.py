@@ -4,20 +4,19 @@ One structure, `Tiles`: the register tiles of one kind, in a table that the bloc
 tile takes some 12 ms to compile and a product needs a few of the 48, so each is compiled when a
 plan first asks for it, and lies in the disk cache by itself. Where a tile is missing all the
 same, the kernel makes up for it with the smallest ones: the bits do not depend on tiles.
-Start reading at `library`.
+Start reading at `Tiles`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import cache
 from inspect import getsource
 
 import numpy as np
 
-from symgrad import cache as objects
-from symgrad.codegen import jit
+from symgrad.codegen import emission, jit
 from symgrad.codegen.gemm_tile import Shape, define_tile, tile_name, tile_shape
 from symgrad.codegen.ir import Module
 from symgrad.locks import RenewedLock
@@ -31,7 +30,7 @@ _LOCK = RenewedLock()
 @cache
 def host_shape(kind: str) -> Shape:
     """The register tile for this CPU."""
-    return tile_shape(kind, bool(jit.host_features().get("avx512f")))
+    return tile_shape(kind, bool(emission.host_features().get("avx512f")))
 
 
 class Tiles:
@@ -41,12 +40,15 @@ class Tiles:
     ----------
     table : ndarray of intp
         Addresses by size; 0 for a tile that was not compiled.
+    kernel : Library or None
+        The code that calls the tiles, once it is compiled.
     """
 
     def __init__(self, kind: str, shape: Shape) -> None:
         self.kind = kind
         self.shape = shape
         self.table = np.zeros(shape.rows * shape.vectors * 2, np.intp)
+        self.kernel: jit.Library | None = None
         self._libraries: list[jit.Library] = []
 
     @property
@@ -54,15 +56,32 @@ class Tiles:
         """Where the table lies."""
         return int(self.table.ctypes.data)
 
-    def need(self, sizes: Iterable[Size]) -> None:
-        """Compile the tiles that are missing."""
+    def need(self, sizes: Iterable[Size], kernel: Callable[[], jit.Source] | None = None) -> None:
+        """Compile the tiles that are missing, and beside them the kernel if that is too."""
         with _LOCK:
-            for rows, vectors, tail in sizes:
-                place = ((rows - 1) * self.shape.vectors + vectors - 1) * 2 + tail
-                if self.table[place] == 0:
-                    self.table[place] = self._compiled(rows, vectors, self.shape.tails[tail][0])
+            places = {self._place(size): size for size in sizes}
+            missing = {p: size for p, size in places.items() if self.table[p] == 0}
+            names = [tile_name(self.kind, *self._named(size)) for size in missing.values()]
+            sources = [self._source(size) for size in missing.values()]
+            if kernel is not None and self.kernel is None:
+                sources.insert(0, kernel())
+            made = jit.compile_sources(sources, len(sources))
+            if len(made) > len(missing):
+                self.kernel = made.pop(0)
+            for place, name, library in zip(missing, names, made, strict=True):
+                self._libraries.append(library)
+                self.table[place] = library[name]
 
-    def _compiled(self, rows: int, vectors: int, tail: str) -> int:
+    def _place(self, size: Size) -> int:
+        rows, vectors, tail = size
+        return ((rows - 1) * self.shape.vectors + vectors - 1) * 2 + tail
+
+    def _named(self, size: Size) -> tuple[int, int, str]:
+        rows, vectors, tail = size
+        return rows, vectors, self.shape.tails[tail][0]
+
+    def _source(self, size: Size) -> jit.Source:
+        rows, vectors, tail = self._named(size)
         name = tile_name(self.kind, rows, vectors, tail)
 
         def text() -> str:
@@ -70,13 +89,11 @@ class Tiles:
             define_tile(module, self.kind, self.shape, rows, vectors, tail)
             return module.text()
 
-        made = linked(f"{name} {self.shape!r}", text, name)
-        self._libraries.append(made)
-        return int(made[name])
+        return source(f"{name} {self.shape!r}", text, name)
 
 
-def linked(what: str, text: object, name: str) -> jit.Library:
-    """Code that this package's own source decides, compiled or from the disk cache.
+def source(what: str, text: Callable[[], str], name: str) -> jit.Source:
+    """Code that this package's own source decides.
 
     Parameters
     ----------
@@ -87,18 +104,12 @@ def linked(what: str, text: object, name: str) -> jit.Library:
     name : str
         The exported symbol.
     """
-    assert callable(text)
     try:
         # To write out the IR takes longer than to link: its own source will do as a key.
         recipe = "\n".join([what, _sources()])
     except OSError:
-        recipe = text()
-    key = objects.key_of(recipe, 2, (), jit.fingerprint())
-    data = objects.load(key, jit.fingerprint())
-    if data is None:
-        data = jit.emit_object(text())
-        objects.store(key, data, jit.fingerprint())
-    return jit.link(data, [name])
+        recipe = None
+    return jit.Source(text, [name], recipe=recipe)
 
 
 @cache

@@ -130,6 +130,10 @@ class Module:
             n for n in self.declarations if n not in self.functions and not n.startswith("llvm.")
         ]
 
+    def size(self) -> int:
+        """Characters of its functions so far."""
+        return sum(map(len, self.functions.values()))
+
     def text(self) -> str:
         names = self.functions
         declared = [t for n, t in self.declarations.items() if n not in names]

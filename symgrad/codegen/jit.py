@@ -1,41 +1,38 @@
-"""From LLVM IR text to callable addresses: verify, optimise, emit an object, link it with LLJIT.
+"""From LLVM IR to callable addresses: object files, emitted or from the disk cache, linked by LLJIT.
 
 Two structures:
 
+* `Source`: IR that is to be compiled, and what the disk cache knows it by;
 * `Library`: a linked object and the addresses of its exported symbols. Dropping the last
   reference frees the machine code.
-* the target machine, one per process and level (`target_machine`), for this very CPU.
 
-The pass list is explicit and each pipeline is made once: the default one leaks some 60 kB a
-compile, these a tenth of a kB. Libraries share an LLJIT by the 64 (a `_Generation`), since one
-keeps 9 kB of each library for as long as it lives.
-Object files go through `symgrad.cache`, keyed by IR text, so the second process only links.
-One lock guards all of LLVM; it is held across a fork, so that a child never inherits it taken.
-Start reading at `compile_module`.
+Libraries share an LLJIT by the 64 (a `_Generation`), since one keeps 9 kB of each library for as
+long as it lives. Object files go through `symgrad.cache`, so the second process only links.
+One lock guards the linker; it is held across a fork, so that a child never inherits it taken.
+Start reading at `compile_sources`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import cache as kept
-from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import llvmlite
 import llvmlite.binding as llvm
 
 from symgrad import cache
+from symgrad.codegen import emission
+from symgrad.codegen.emission import LEVEL, host_features
 from symgrad.codegen.ir import Module
 from symgrad.locks import held_across_fork
 
 _LOCK = held_across_fork()
 _SYMBOLS: dict[str, int] = {}
 _LINKS = 0
-_RELOCATION, _CODE_MODEL = "pic", "default"
 _LIBRARIES_PER_COMPILER = 64
 _GENERATIONS: list[_Generation] = []
-_COMPILES = 0
 
 
 class _Generation:
@@ -64,37 +61,34 @@ class Library:
             _unlink(self._tracker, self._generation)
 
 
-@kept
-def host_features() -> Any:
-    """What this CPU can do: a dict of feature names to truth values, with ``flatten`` for LLVM."""
-    with _LOCK:
-        return llvm.get_host_cpu_features()
+class Source(NamedTuple):
+    """IR to be compiled.
+
+    Attributes
+    ----------
+    text : callable
+        Gives the IR.
+    exports : sequence of str
+        Symbols that the caller wants.
+    externals : sequence of str
+        Symbols that the code needs, as for `link`.
+    passes : sequence of str
+        As for `symgrad.codegen.emission.emit_object`.
+    recipe : str or None
+        What decides the text, where that is known before the text is; the disk cache then goes
+        by it.
+    """
+
+    text: Callable[[], str]
+    exports: Sequence[str]
+    externals: Sequence[str] = ()
+    passes: Sequence[str] = ()
+    recipe: str | None = None
 
 
-@kept
-def target_machine(level: int) -> Any:
-    """The code generator for this CPU at optimisation level 0-3."""
-    llvm.initialize_native_target()
-    llvm.initialize_native_asmprinter()
-    target = llvm.Target.from_default_triple()
-    return target.create_target_machine(
-        cpu=llvm.get_host_cpu_name(),
-        features=host_features().flatten(),
-        opt=level,
-        reloc=_RELOCATION,
-        codemodel=_CODE_MODEL,
-    )
-
-
-@lru_cache(maxsize=64)
-def _pipeline(level: int, passes: tuple[str, ...]) -> tuple[Any, Any]:
-    # Made once and kept: a fresh pair leaks 5 kB. Analyses live in each run, not in the pair.
-    options = llvm.create_pipeline_tuning_options(speed_level=level)
-    builder = llvm.create_pass_builder(target_machine(level), options)
-    manager = llvm.create_new_module_pass_manager()
-    for name in passes:
-        getattr(manager, f"add_{name}_pass")()
-    return manager, builder
+def source_of(module: Module, exports: Sequence[str], passes: Sequence[str] = ()) -> Source:
+    """The source that a finished module is."""
+    return Source(module.text, exports, module.externals(), passes)
 
 
 @kept
@@ -103,55 +97,11 @@ def fingerprint() -> str:
     versions = ".".join(map(str, llvm.llvm_version_info))
     with _LOCK:
         triple, name = llvm.get_default_triple(), llvm.get_host_cpu_name()
+    options = f"{emission.RELOCATION} {emission.CODE_MODEL} {emission.NO_LOOP_STRENGTH}"
     return (
         f"llvmlite {llvmlite.__version__} LLVM {versions} {triple} {name} "
-        f"{host_features().flatten()} {_RELOCATION} {_CODE_MODEL}"
+        f"{host_features().flatten()} {options}"
     )
-
-
-def compile_count() -> int:
-    """How many object files this process has emitted (those from the disk left out)."""
-    return _COMPILES
-
-
-def emit_object(text: str, level: int = 2, passes: Sequence[str] = ()) -> bytes:
-    """The object file of an IR module.
-
-    Parameters
-    ----------
-    text : str
-        LLVM IR.
-    level : int
-        Code generator optimisation level.
-    passes : sequence of str
-        Names of `PassManager` methods without their ``add_`` and ``_pass``, run in order.
-
-    Returns
-    -------
-    bytes
-        An object file for `link`.
-    """
-    global _COMPILES
-    with _LOCK:
-        machine = target_machine(level)
-        module = _parsed(text, machine)
-        if passes:
-            manager, builder = _pipeline(level, tuple(passes))
-            manager.run(module, builder)
-        data: bytes = machine.emit_object(module)
-        module.close()
-        _COMPILES += 1
-        return data
-
-
-def emit_assembly(text: str) -> str:
-    """The assembly text of an IR module, at the level that kernels are compiled at."""
-    with _LOCK:
-        machine = target_machine(2)
-        module = _parsed(text, machine)
-        assembly: str = machine.emit_assembly(module)
-        module.close()
-        return assembly
 
 
 def link(data: bytes, exports: Sequence[str], externals: Sequence[str] = ()) -> Library:
@@ -193,9 +143,7 @@ def link(data: bytes, exports: Sequence[str], externals: Sequence[str] = ()) -> 
         return Library(tracker, generation, {name: tracker[name] for name in exports})
 
 
-def compile_module(
-    module: Module, exports: Sequence[str], level: int = 2, passes: Sequence[str] = ()
-) -> Library:
+def compile_module(module: Module, exports: Sequence[str], passes: Sequence[str] = ()) -> Library:
     """Compile and link an IR module in one step, or link what the disk cache holds.
 
     Parameters
@@ -204,24 +152,56 @@ def compile_module(
         The finished module.
     exports : sequence of str
         Symbols that the caller wants.
-    level : int
-        Code generator optimisation level.
     passes : sequence of str
-        As for `emit_object`.
+        As for `symgrad.codegen.emission.emit_object`.
 
     Returns
     -------
     Library
         The linked code.
     """
-    text = module.text()
-    externals = module.externals()
-    key = cache.key_of(text, level, passes, fingerprint())
-    data = cache.load(key, fingerprint())
-    if data is None:
-        data = emit_object(text, level, passes)
-        cache.store(key, data, fingerprint())
-    return link(data, exports, externals)
+    (library,) = compile_sources([source_of(module, exports, passes)], 1)
+    return library
+
+
+def compile_sources(
+    sources: Iterable[Source], count: int, step: Callable[[int], None] = lambda done: None
+) -> list[Library]:
+    """Compile and link sources, on several processors, or link what the disk cache holds.
+
+    Parameters
+    ----------
+    sources : iterable of Source
+        Taken one by one: what earlier ones need is emitted while later ones are written.
+    count : int
+        How many there are, at most.
+    step : callable
+        Told how many have been emitted.
+
+    Returns
+    -------
+    list of Library
+        The linked code of each.
+    """
+    given: list[Source] = []
+    keys: dict[int, str] = {}
+    objects: dict[int, bytes] = {}
+    with emission.Emission(count) as work:
+        for number, source in enumerate(sources):
+            given.append(source)
+            recipe = source.text() if source.recipe is None else source.recipe
+            key = cache.key_of(recipe, LEVEL, source.passes, fingerprint())
+            found = cache.load(key, fingerprint())
+            if found is not None:
+                objects[number] = found
+                continue
+            keys[number] = key
+            text = recipe if source.recipe is None else source.text()
+            work.add(number, text, source.passes)
+        for number, data in work.objects(step).items():
+            objects[number] = data
+            cache.store(keys[number], data, fingerprint())
+    return [link(objects[n], s.exports, s.externals) for n, s in enumerate(given)]
 
 
 def add_symbol(name: str, address: int) -> None:
@@ -229,11 +209,16 @@ def add_symbol(name: str, address: int) -> None:
     _SYMBOLS[name] = address
 
 
+@kept
+def _machine() -> Any:
+    return emission.new_machine()
+
+
 def _current_generation() -> _Generation:
     # An LLJIT keeps 9 kB of each library it ever linked, so it is replaced now and then and
     # closed when the last of its libraries is dropped.
     if not _GENERATIONS or _GENERATIONS[-1].made >= _LIBRARIES_PER_COMPILER:
-        compiler = llvm.create_lljit_compiler(target_machine(2), suppress_errors=True)
+        compiler = llvm.create_lljit_compiler(_machine(), suppress_errors=True)
         _GENERATIONS.append(_Generation(compiler))
         for generation in _GENERATIONS[-2:-1]:
             _close_if_spent(generation)
@@ -253,12 +238,3 @@ def _close_if_spent(generation: _Generation) -> None:
     if generation.live == 0 and generation in _GENERATIONS:
         _GENERATIONS.remove(generation)
         generation.compiler.close()
-
-
-def _parsed(text: str, machine: Any) -> Any:
-    module = llvm.parse_assembly(text)
-    # Without these the passes would assume LLVM's default layout, not this machine's.
-    module.triple = machine.triple
-    module.data_layout = str(machine.target_data)
-    module.verify()
-    return module

@@ -8,7 +8,7 @@ module and compiled together. Start reading at `compile_layouts`.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -39,8 +39,9 @@ _LOCK = RenewedLock()
 _MATH_READY: dict[str, jit.Library] = {}
 _MATH_SYMBOL = re.compile(r"^sg_(\w+)_v(\d+)(f64|f32)$")
 
-TOGETHER = 32
-"""Kernels in one module, at most: each module is a step of the progress that is shown."""
+TOGETHER = 20_000
+"""Characters of IR in one module, from which on the next kernel gets another: modules are compiled
+side by side, and each is a step of the progress that is shown."""
 
 PASSES: tuple[str, ...] = ()
 """IR passes run on kernels: none, since the emitter hoists and merges by itself."""
@@ -49,27 +50,32 @@ PASSES: tuple[str, ...] = ()
 def provide_math(module: Module) -> None:
     """Compile the vector maths that a module calls and does not define."""
     with _LOCK:
-        missing = []
-        for name in module.externals():
-            match = _MATH_SYMBOL.match(name)
-            if match and name not in _MATH_READY:
-                missing.append((name, match))
-        for name, match in missing:
-            part = Module()
-            kind = "double" if match[3] == "f64" else "float"
-            vmath.define(part, match[1], kind, int(match[2]))
-            library = jit.compile_module(part, [name])
+        names = [n for n in module.externals() if _MATH_SYMBOL.match(n) and n not in _MATH_READY]
+        parts = [jit.source_of(_math_module(name), [name]) for name in names]
+        for name, library in zip(names, jit.compile_sources(parts, len(parts)), strict=True):
             jit.add_symbol(name, library[name])
             _MATH_READY[name] = library
+
+
+def _math_module(name: str) -> Module:
+    match = _MATH_SYMBOL.match(name)
+    assert match is not None
+    module = Module()
+    vmath.define(module, match[1], "double" if match[3] == "f64" else "float", int(match[2]))
+    return module
 
 
 def module_of(layouts: Sequence[Layout]) -> Module:
     """The IR of some kernels, named ``kernel0``, ``kernel1``, ..."""
     module = Module()
     for number, layout in enumerate(layouts):
-        emit = emit_straight if layout.mode == "straight" else emit_kernel
-        emit(module, f"kernel{number}", layout)
+        _add_kernel(module, number, layout)
     return module
+
+
+def _add_kernel(module: Module, number: int, layout: Layout) -> None:
+    emit = emit_straight if layout.mode == "straight" else emit_kernel
+    emit(module, f"kernel{number}", layout)
 
 
 def compile_layouts(layouts: Sequence[Layout]) -> list[Kernel]:
@@ -77,17 +83,32 @@ def compile_layouts(layouts: Sequence[Layout]) -> list[Kernel]:
     with _LOCK:
         found = {y.key: _COMPILED.get(y.key) for y in layouts}
         new = list({y.key: y for y in layouts if found[y.key] is None}.values())
+        parts: list[list[Layout]] = []
         with Progress("compiling loops", len(new)) as progress:
-            for start in range(0, len(new), TOGETHER):
-                part = new[start : start + TOGETHER]
-                module = module_of(part)
-                provide_math(module)
-                names = [f"kernel{n}" for n in range(len(part))]
-                library = jit.compile_module(module, names, 2, PASSES)
-                for name, layout in zip(names, part, strict=True):
-                    found[layout.key] = _COMPILED[layout.key] = Kernel(library[name], library)
-                progress.step(start + len(part))
+
+            def step(modules: int) -> None:
+                progress.step(sum(len(part) for part in parts[:modules]))
+
+            libraries = jit.compile_sources(_modules_of(new, parts), len(new), step)
+        for part, library in zip(parts, libraries, strict=True):
+            for number, layout in enumerate(part):
+                kernel = Kernel(library[f"kernel{number}"], library)
+                found[layout.key] = _COMPILED[layout.key] = kernel
         return [k for k in (found[y.key] for y in layouts) if k is not None]
+
+
+def _modules_of(layouts: Sequence[Layout], parts: list[list[Layout]]) -> Iterator[jit.Source]:
+    """Modules of kernels, each once it is written; `parts` tells which lie in each."""
+    module, part = Module(), list[Layout]()
+    for place, layout in enumerate(layouts):
+        _add_kernel(module, len(part), layout)
+        part.append(layout)
+        if module.size() < TOGETHER and place + 1 < len(layouts):
+            continue
+        provide_math(module)
+        parts.append(part)
+        yield jit.source_of(module, [f"kernel{n}" for n in range(len(part))], PASSES)
+        module, part = Module(), list[Layout]()
 
 
 def join_kernel(combine: str, element: str) -> Kernel:
@@ -147,6 +168,6 @@ def shared_kernel(key: Any, module: Module, name: str) -> Kernel:
         kernel = _COMPILED.get(key)
         if kernel is None:
             provide_math(module)
-            library = jit.compile_module(module, [name], 2, PASSES)
+            library = jit.compile_module(module, [name], PASSES)
             kernel = _COMPILED[key] = Kernel(library[name], library)
         return kernel

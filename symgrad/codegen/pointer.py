@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from symgrad.codegen import jit, plan
+from symgrad.codegen import emission, jit, plan
 from symgrad.codegen.build import Program
 from symgrad.codegen.ir import Function, Module, Val, constant, i64
 
@@ -105,7 +105,7 @@ def _emit(f: Function, wiring: Wiring, inputs: Sequence[Val], outputs: Sequence[
 
 def _linked(module: Module, name: str) -> jit.Library:
     """The code of a module, which holds addresses of this process and so is not kept on disk."""
-    return jit.link(jit.emit_object(module.text()), [name], module.externals())
+    return jit.link(emission.emit_object(module.text()), [name], module.externals())
 
 
 def _kept(function: Any, *owners: object) -> Any:

@@ -31,7 +31,7 @@ from collections.abc import Callable
 from functools import cache, partial, wraps
 from typing import TypeVar
 
-from symgrad.codegen import dispatch, jit, workers
+from symgrad.codegen import dispatch, jit, processors, workers
 from symgrad.codegen.ir import Module
 from symgrad.locks import held_across_fork
 
@@ -63,27 +63,9 @@ def machine() -> str | None:
 
 
 def default_threads() -> int:
-    """SYMGRAD_NUM_THREADS, else the CPUs that this process may use."""
-    text = os.environ.get("SYMGRAD_NUM_THREADS", "").strip()
-    if text and not (text.isdecimal() and int(text) > 0):
-        raise ValueError(
-            f"SYMGRAD_NUM_THREADS: must be a positive integer (got {text!r}); "
-            "set it to the number of threads to use, or unset it"
-        )
-    if machine() is None:
-        return 1
-    count = int(text) if text else min(len(os.sched_getaffinity(0)), _quota())
-    return min(count, MAX_THREADS)
-
-
-def _quota() -> int:
-    """CPUs that the control group's time quota amounts to, rounded up."""
-    try:
-        with open("/sys/fs/cgroup/cpu.max", encoding="ascii") as file:
-            quota, period = file.read().split()
-        return max(1, -(-int(quota) // int(period)))
-    except (OSError, ValueError):
-        return MAX_THREADS
+    """The processors that `processors.wanted` names, as far as the pool can use them."""
+    count = processors.wanted()
+    return 1 if machine() is None else min(count, MAX_THREADS)
 
 
 def _immortal(thing: object) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from typing import NamedTuple
 
-from symgrad.codegen import ir, jit
+from symgrad.codegen import emission, ir
 from symgrad.codegen.vmath.nodetables import NodeTable
 from symgrad.codegen.vmath.notation import Value, fma
 
@@ -43,7 +43,7 @@ SHAPES = {"double": _OF_64, "i64": _OF_64, "float": _OF_32, "i32": _OF_32}
 
 @cache
 def _host_has_it() -> bool:
-    features = jit.host_features()
+    features = emission.host_features()
     return all(features.get(name, False) for name in ("avx512f", "avx512vl", "avx512dq"))
 
 
