@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -380,7 +380,7 @@ def evaluate(roots: Sequence[Expr]) -> None:
 
 
 def _with_loops(
-    nodes: Sequence[Expr], roots: Sequence[Expr], fixed: Container[int] = (), pending: bool = False
+    nodes: Sequence[Expr], roots: Sequence[Expr], fixed: Collection[int] = (), pending: bool = False
 ) -> tuple[list[Expr], list[Expr]]:
     """Roots with the loops behind them rolled, and the structure with these roots in their places."""
     instead = rolled(roots, fixed, pending)

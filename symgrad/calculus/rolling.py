@@ -18,7 +18,7 @@ it runs; values that no derivative passes are taken as they are. Start reading a
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -42,6 +42,15 @@ MOST_LOOPS = 16
 LARGEST = 16
 """Elements of a node, up to which a turn may run in registers."""
 
+MEETING = 600
+"""Nodes of a stretch, from which it is rolled if elements meet in it, as in a recurrent network.
+
+Without a loop each of its products is code of its own: a hundred steps took a minute to compile.
+"""
+
+MODERATE = 1 << 15
+"""Elements of a node, up to which that holds."""
+
 LONG = 4000
 """Nodes of a stretch, from which it is rolled whatever the size of its arrays."""
 
@@ -52,13 +61,13 @@ WINDOW = 12
 """Neighbouring nodes that together are told apart better than one alone."""
 
 
-def rolled(roots: Sequence[Expr], kept: Container[int] = (), pending: bool = False) -> list[Expr]:
+def rolled(roots: Sequence[Expr], kept: Collection[int] = (), pending: bool = False) -> list[Expr]:
     """`roots` with the loops behind them rolled.
 
     Parameters
     ----------
     roots : sequence of Expr
-    kept : container of int
+    kept : collection of int
         Nodes by ``id`` that have to stay themselves: derivatives are wanted at them.
     pending : bool
         Whether computed values are taken as they are: for a value, not for its derivative.
@@ -177,35 +186,63 @@ def _runs(kinds: np.ndarray, period: int) -> list[tuple[int, int]]:
     return found
 
 
-def _longest(tape: list[Expr], used: Sequence[Expr], kept: Container[int]) -> Stretch | None:
+def _longest(nodes: list[Expr], used: Sequence[Expr], kept: Collection[int]) -> Stretch | None:
     """The longest stretch that can be rolled; `used` are the nodes that others use."""
-    kinds = _kinds(tape)
+    kinds = _kinds(nodes)
     candidates = []
     for period in _periods(kinds):
         for start, turns in _runs(kinds, period):
             candidates.append((-turns * period, period, start, turns))
-    place = {id(n): k for k, n in enumerate(tape)} if candidates else {}
+    if not candidates:
+        return None
+    tape = Tape(nodes)
     for _, period, start, turns in sorted(candidates):
-        shift = _first_node(tape, place, start, period)
+        shift = _first_node(tape, start, period)
         if shift is None:
             continue
         # A turn that begins later may leave the last one incomplete.
         whole = turns if shift == 0 else turns - 1
-        stretch = Stretch(tape, place, start + shift, period, whole)
-        if stretch.fits(used, kept):
+        stretch = Stretch(tape, start + shift, period, whole)
+        if stretch.fits(used, kept) and stretch.pays():
             return stretch
     return None
 
 
-def _first_node(tape: list[Expr], place: dict[int, int], start: int, period: int) -> int | None:
+class Tape:
+    """Nodes in creation order, and their arguments in arrays.
+
+    Attributes
+    ----------
+    nodes : list of Expr
+    place : dict of int to int
+        Positions of the nodes, by ``id``.
+    first : ndarray
+        Where the arguments of each node begin in the other arrays.
+    at : ndarray
+        Positions on the tape of all arguments, -1 for those that are elsewhere.
+    ids : ndarray
+        Which they are.
+    """
+
+    def __init__(self, nodes: list[Expr]) -> None:
+        self.nodes = nodes
+        self.place = place = {id(n): k for k, n in enumerate(nodes)}
+        ids = [id(a) for n in nodes for a in n.args]
+        self.first = np.cumsum([0, *[len(n.args) for n in nodes]])
+        self.at = np.array([place.get(k, -1) for k in ids], np.int64)
+        self.ids = np.array(ids, np.uint64)
+
+
+def _first_node(tape: Tape, start: int, period: int) -> int | None:
     """Where a turn begins, so that no node uses more than the turn before its own.
 
     The stretch starts where the tape happens to repeat itself, which need not be where the loop does.
     """
     far = []
     for k in range(period):
-        for a in tape[start + period + k].args:
-            distance = start + period + k - place.get(id(a), -1)
+        node = start + period + k
+        for at in tape.at[tape.first[node] : tape.first[node + 1]].tolist():
+            distance = node - at
             if period < distance <= 2 * period:
                 far.append((k, distance - period))
     for shift in range(period):
@@ -229,83 +266,94 @@ class Stretch:
         Places in a turn whose nodes others use, and in which turns.
     """
 
-    def __init__(
-        self, tape: list[Expr], place: dict[int, int], start: int, period: int, turns: int
-    ) -> None:
-        self.tape, self.place = tape, place
+    def __init__(self, tape: Tape, start: int, period: int, turns: int) -> None:
+        self.tape = tape
         self.start, self.period, self.turns = start, period, turns
         self.stop = start + period * turns
         self.carried: dict[int, None] = {}
         self.sequences: dict[int, list[Expr]] = {}
         self.exits: dict[int, list[int]] = {}
 
-    def at(self, place: int) -> list[Expr]:
+    def nodes_at(self, place: int) -> list[Expr]:
         """The nodes at a place of every turn."""
-        return self.tape[self.start + place : self.stop : self.period]
+        return self.tape.nodes[self.start + place : self.stop : self.period]
 
-    def fits(self, used: Sequence[Expr], kept: Container[int]) -> bool:
-        """Whether the turns are alike in what they use, and rolling pays."""
-        for place in range(self.period):
-            nodes = self.at(place)
-            if any(id(n) in kept for n in nodes) or not self._same(place, nodes):
-                return False
+    def fits(self, used: Sequence[Expr], kept: Collection[int]) -> bool:
+        """Whether the turns are alike in what they use, and few of their nodes are used by others."""
+        place = self.tape.place
+        if any(self.start <= place.get(k, -1) < self.stop for k in kept):
+            return False
+        if not self._are_alike():
+            return False
         self._find_exits(used)
-        if not 0 < len(self.exits) <= MANY or not self.carried:
-            return False
-        small = all(n.size <= LARGEST for n in self.at_all())
-        return small or self.period * self.turns >= LONG
+        return 0 < len(self.exits) <= MANY and bool(self.carried)
 
-    def at_all(self) -> list[Expr]:
-        """The nodes of one turn."""
-        return self.tape[self.start : self.start + self.period]
-
-    def _same(self, place: int, nodes: list[Expr]) -> bool:
-        """Whether the nodes at a place use alike arguments; notes what is carried and what changes."""
-        first = nodes[0]
-        if first.op is CONSTANT:
-            if first.attrs[0] is None and len({_bits(n) for n in nodes}) > 1:
-                self.sequences[id(nodes[1])] = nodes
+    def pays(self) -> bool:
+        """Whether a loop is worth its making."""
+        turn = self.tape.nodes[self.start : self.start + self.period]
+        count = self.period * self.turns
+        if count >= LONG or all(n.size <= LARGEST for n in turn):
             return True
-        if REGISTRY.get(first.op.name) is not first.op or first.op.family == "region":
-            return False
-        if first.op.stacked is not None and len({n.attrs for n in nodes}) > 1:
-            if (
-                any(n.args[0] is not first.args[0] for n in nodes)
-                or self._turn_of(first.args[0]) >= 0
-            ):
-                return False
-            self.sequences[id(nodes[1])] = nodes
-            return True
-        for k in range(len(first.args)):
-            args = [n.args[k] for n in nodes]
-            if not self._alike(args):
-                return False
-        return True
+        # Other tensors for each turn may have to be laid together first.
+        moving = [nodes[1] for nodes in self.sequences.values()]
+        return (
+            count >= MEETING
+            and any(n.op.family in ("contract", "reduce") for n in turn)
+            and all(n.size <= MODERATE for n in (*turn, *moving))
+        )
 
-    def _turn_of(self, a: Expr) -> int:
-        """The turn that makes a node: -1 for the one before the first, less for any other."""
-        k = self.place.get(id(a))
-        if k is None or not self.start - self.period <= k < self.stop:
-            return -2
-        return (k - self.start) // self.period
+    def _are_alike(self) -> bool:
+        """Whether the turns use alike arguments; notes what is carried and what changes.
 
-    def _alike(self, args: list[Expr]) -> bool:
-        """Whether one argument of each turn's node comes from where the others' do."""
-        if args[0] is args[1]:
-            return all(a is args[0] for a in args) and self._turn_of(args[0]) < 0
-        lags = {turn - self._turn_of(a) for turn, a in enumerate(args)}
-        if lags in ({0}, {1}):
-            first = self.place[id(args[0])] - self.start
-            if any(
-                self.place[id(a)] - self.start != first + turn * self.period
-                for turn, a in enumerate(args)
-            ):
-                return False
-            if lags == {1}:
-                self.carried[first + self.period] = None
-            return True
-        if any(self._turn_of(a) > -2 for a in args):
+        An argument is the same in all turns, or made in each turn, or in the one before, or one of
+        a sequence from outside.
+        """
+        first = self.tape.first
+        low, high = first[self.start], first[self.stop]
+        if low == high:
             return False
+        # A row per turn, a column per argument of its nodes.
+        at = self.tape.at[low:high].reshape(self.turns, -1)
+        ids = self.tape.ids[low:high].reshape(self.turns, -1)
+        inside = (at >= self.start - self.period) & (at < self.stop)
+        steps = self.period * np.arange(self.turns)[:, None]
+        same = (ids == ids[0]).all(0)
+        moves = np.logical_and((at == at[0] + steps).all(0), inside.all(0))
+        apart = np.logical_not(inside.any(0))
+        steady: set[int] = set()
+        for place in range(self.period):
+            node = self.tape.nodes[self.start + place]
+            column = int(first[self.start + place] - low)
+            if node.op is CONSTANT:
+                nodes = self.nodes_at(place)
+                if node.attrs[0] is None and len({_bits(n) for n in nodes}) > 1:
+                    self.sequences[id(nodes[1])] = nodes
+                continue
+            if REGISTRY.get(node.op.name) is not node.op or node.op.family == "region":
+                return False
+            if node.op.stacked is not None:
+                nodes = self.nodes_at(place)
+                if len({n.attrs for n in nodes}) > 1:
+                    if not same[column] or at[0, column] >= self.start:
+                        return False
+                    self.sequences[id(nodes[1])] = nodes
+                    continue
+            for k in range(len(node.args)):
+                begins = int(at[0, column + k])
+                if same[column + k]:
+                    if begins >= self.start:
+                        return False
+                    steady.add(id(node.args[k]))
+                elif moves[column + k]:
+                    if begins < self.start:
+                        self.carried[begins - self.start + self.period] = None
+                elif not apart[column + k] or not self._is_sequence(place, k):
+                    return False
+        return steady.isdisjoint(self.sequences)
+
+    def _is_sequence(self, place: int, k: int) -> bool:
+        """Whether an argument that comes from outside is alike in all turns."""
+        args = [n.args[k] for n in self.nodes_at(place)]
         like = args[0]
         if any(a.shape != like.shape or a.dtype is not like.dtype for a in args):
             return False
@@ -314,15 +362,13 @@ class Stretch:
 
     def _find_exits(self, others: Sequence[Expr]) -> None:
         """Which nodes of the turns others use, on the tape or off it."""
-        inside = range(self.start, self.stop)
-        used = {id(n) for n in others}
-        for k, n in enumerate(self.tape):
-            if k not in inside:
-                used.update(map(id, n.args))
-        for k in inside:
-            if id(self.tape[k]) in used:
-                turn, place = divmod(k - self.start, self.period)
-                self.exits.setdefault(place, []).append(turn)
+        tape = self.tape
+        low, high = tape.first[self.start], tape.first[self.stop]
+        used = np.concatenate([tape.at[:low], tape.at[high:]]).tolist()
+        used += [tape.place.get(id(n), -1) for n in others]
+        for k in sorted({k for k in used if self.start <= k < self.stop}):
+            turn, place = divmod(k - self.start, self.period)
+            self.exits.setdefault(place, []).append(turn)
 
     def replacements(self) -> tuple[list[Expr], list[Expr]]:
         """The nodes that others use, and what takes their place."""
@@ -334,15 +380,16 @@ class Stretch:
         rows = [p for p, turns in self.exits.items() if turns[0] != last]
         second = self.start + self.period
         carries = list(self.carried)
-        before = [self.tape[self.start + place] for place in carries]
-        inner = {id(n) for n in self.tape[self.start : self.stop]}
+        tape = self.tape.nodes
+        before = [tape[self.start + place] for place in carries]
+        inner = {id(n) for n in tape[second : second + self.period]}
         moving = list(self.sequences.values())
         body, outside = closed_body(
             [*before, *[nodes[1] for nodes in moving]],
-            [self.tape[second + place] for place in (*carries, *rows)],
+            [tape[second + place] for place in (*carries, *rows)],
             inner,
         )
-        initial = [self.tape[self.start - self.period + place] for place in carries]
+        initial = [tape[self.start - self.period + place] for place in carries]
         stacks = [stacked(nodes) for nodes in moving]
         numbering = Results(len(carries), len(rows))
 
@@ -362,7 +409,7 @@ class Stretch:
         old, new = [], []
         for place, turns in self.exits.items():
             for turn in turns:
-                old.append(self.at(place)[turn])
+                old.append(tape[self.start + turn * self.period + place])
                 if turn == last:
                     made = result(numbering.final(carries.index(place)))
                 else:
