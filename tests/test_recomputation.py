@@ -335,6 +335,10 @@ def test_checkpoints_in_transforms_of_eager_functions() -> None:
     at = x.numpy()
     expected = np.sin(at) + at * np.cos(at)
     np.testing.assert_allclose(sg.func.vmap(sg.func.grad(f))(x), expected, rtol=1e-14)
+    start = sg.tensor(1.0, dtype=sg.float64, requires_grad=True)
+    end, _ = sg.scan(lambda c, t: (f(c) + t, None), start, x[:1])
+    end.backward()
+    np.testing.assert_allclose(start.grad.numpy(), np.sin(1.0) + np.cos(1.0), rtol=1e-14)
 
 
 def test_checkpoints_and_small_memory() -> None:
