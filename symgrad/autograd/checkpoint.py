@@ -93,8 +93,8 @@ def checkpoint(
     """Call a function and keep nothing of it but its results.
 
     Inside `symgrad.compile` it is called once: what the program stores between its arguments and its
-    results is dropped and computed again where the derivative needs it, with the same bits. In a
-    function with complex values nothing is dropped.
+    results is dropped and computed again where the derivative needs it, with the same bits. Nothing
+    is dropped where the function has complex values, nor within a step of `symgrad.scan`.
 
     Parameters
     ----------
