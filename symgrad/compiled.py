@@ -434,8 +434,9 @@ def compile(function: Callable[..., Any] | None = None, *, memory: str | None = 
         "small": stored values, products among them, are dropped and computed again where that
         lowers the peak of memory for temporaries, at the price of up to half the estimated time more.
         The results have the same bits. `Compiled.memory` tells what a call needs. What a call records
-        for derivatives that flow through it is kept as without. By hand, parts of a function are
-        marked with `symgrad.autograd.checkpoint.checkpoint`.
+        for derivatives that flow through it is kept as without, and so is what the derivative of a
+        loop needs of its steps, be it a `symgrad.scan` or found in a long program. By hand, parts of
+        a function are marked with `symgrad.autograd.checkpoint.checkpoint`.
 
     Returns
     -------

@@ -19,7 +19,8 @@ from symgrad.codegen.eviction import Values, Work, in_least_room
 from symgrad.testing import in_little_room, same_bits
 
 WIDTH = 48
-ROWS = 500
+ROWS = 700
+"""Enough that many layers are not made a loop, which keeps what its derivative needs of every turn."""
 ACTIVATION = ROWS * WIDTH * 8
 
 rng = np.random.default_rng(1)
