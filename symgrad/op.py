@@ -169,6 +169,8 @@ class Op:
     family: ClassVar[str] = ""
     linear: ClassVar[str] = ""
     rule: ClassVar[str] = ""
+    product: ClassVar[bool] = False
+    """Whether the partials of a node by its two arguments are each the other argument."""
     differentiable: ClassVar[bool] = True
     injective: ClassVar[bool] = False
     bounded: ClassVar[bool] = False

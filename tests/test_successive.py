@@ -344,9 +344,9 @@ def test_a_spent_derivative_leaves_the_rest_of_the_function():
 
 def test_the_name_of_a_derivative_is_that_of_its_last_operation():
     x = leaf([0.5, 2.0])
-    (first,) = sg.autograd.grad((x * x * x).sum(), x, create_graph=True)
+    (first,) = sg.autograd.grad((x * sg.sin(x)).sum(), x, create_graph=True)
     assert first.grad_fn.name() == "AddBackward0"
-    assert [n.name() for n, _ in first.grad_fn.next_functions] == ["AddBackward0", "MulBackward0"]
+    assert [n.name() for n, _ in first.grad_fn.next_functions] == ["MulBackward0", "MulBackward0"]
 
 
 def test_formulas_of_higher_orders_are_short():

@@ -23,6 +23,7 @@ from symgrad.autograd.hooks import Hooks, checked, history, note_of, run_hooks, 
 from symgrad.autograd.names import node_name
 from symgrad.calculus import reverse
 from symgrad.calculus.cotangent import Held, put, taken
+from symgrad.calculus.powers import Power, powers_among
 from symgrad.calculus.reverse import (
     differentiable,
     joint_contributions,
@@ -89,6 +90,8 @@ class Pass:
         self._held: Held = {}
         self._slots: dict[int, list[int]] = {}
         self._retained: dict[int, list[Tensor]] = {}
+        self._hooked: set[int] = set()
+        self._powers: dict[int, Power] = {}
         self._silent: set[int] = set()
         self._watched = ANOMALY.enabled
 
@@ -109,6 +112,8 @@ class Pass:
         wanted = {id(n) for n in inputs}
         done: dict[int, Expr] = {}
         held = self._held
+        if not ANOMALY.enabled:
+            self._powers = powers_among(self._nodes, wanted | self._hooked)
         # Hooks see the cotangents of all nodes, so that none may be passed over.
         known = Successive(self._nodes, () if self._watched else inputs, add, lasting=True)
         RUNNING.passes.append(self)
@@ -150,7 +155,9 @@ class Pass:
             elif isinstance(meta, Part):
                 self._watched = self._watched or meta.group.hooked
             elif isinstance(meta, Hooks):
-                self._watched = self._watched or meta.active()
+                if meta.active():
+                    self._watched = True
+                    self._hooked.add(id(n))
                 for reference in meta.retained:
                     t = reference()
                     if t is not None:
@@ -221,7 +228,7 @@ class Pass:
         if hooks is not None and hooks.saved:
             return _with_saved(node, hooks, g)
         if not ANOMALY.enabled or node.op is not APPLY:
-            return contributions(node, g)
+            return contributions(node, g, self._powers.get(id(node)))
         try:
             return contributions(node, g)
         except Exception:

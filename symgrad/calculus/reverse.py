@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from symgrad.calculus.cotangent import Held, put, taken
+from symgrad.calculus.powers import Power, powers_among
 from symgrad.expr import Expr, ancestors
 from symgrad.op import interning
 from symgrad.ops.arithmetic import keep, mul, neg
@@ -60,9 +61,17 @@ def through(linear: Callable[[Expr], Expr], g: Expr) -> Expr:
     return linear(g)
 
 
-def contributions(node: Expr, g: Expr) -> Sequence[Expr | None]:
-    """The cotangents that `node` with cotangent `g` passes to its arguments."""
+def contributions(node: Expr, g: Expr, power: Power | None = None) -> Sequence[Expr | None]:
+    """The cotangents that `node` with cotangent `g` passes to its arguments.
+
+    If it is known as a `power`, only its base gets any.
+    """
     op = node.op
+    if power is not None:
+        return [
+            scale(scale(g, below), float(power.exponent)) if a is power.base else None
+            for a, below in zip(node.args, node.args[::-1], strict=True)
+        ]
     attrs = dict(zip(op.attributes, node.attrs, strict=True)) if node.attrs else {}
     rule = op.rule
     if rule == "partials":
@@ -130,6 +139,7 @@ def pullback(
     done: dict[int, Expr] = {}
     together: list[tuple[Expr, Expr]] = []
     known = None if shortcut is None else shortcut(nodes, inputs)
+    powers = powers_among(nodes, wanted)
     with interning(nodes):
         for y, g in zip(outputs, cotangents, strict=True):
             if id(y) in needed:
@@ -151,7 +161,7 @@ def pullback(
             elif g_node is None or (known is not None and known.passes(node, g_node, held)):
                 continue
             else:
-                parts = contributions(node, g_node)
+                parts = contributions(node, g_node, powers.get(id(node)))
             for a, part in zip(node.args, parts, strict=True):
                 if part is None or id(a) not in needed:
                     continue

@@ -158,6 +158,7 @@ class sub(Binary):
 class mul(Binary):
     """Product x * y."""
 
+    product = True
     aliases = ("multiply",)
     ref = np.multiply
     parts = complex_forms.mul
