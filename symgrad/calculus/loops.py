@@ -2,7 +2,7 @@
 
 * reverse: a loop in the other direction that carries the cotangents of what was carried and of
   what all steps share. Each step computes the body's inner values again from the carried ones,
-  which the loop hands out as its history.
+  which the loop hands out as its history. Loops that end themselves: `symgrad.calculus.until`.
 * where few numbers go in and only the last values come out, the Jacobian by tangents in the
   original direction costs less: nothing is stored, and there is one loop in place of two.
 * forward: a loop that carries values and tangents; under a batch axis: a loop of the batched body.
@@ -25,7 +25,7 @@ from symgrad.expr import Expr, ancestors
 from symgrad.op import grad_mode, input_node
 from symgrad.ops.arithmetic import add, eq, keep, logical_and, where
 from symgrad.ops.create import iota
-from symgrad.ops.loop import UNTIL, Results, loop, results_of
+from symgrad.ops.loop import Results, ends_itself, loop, results_of
 from symgrad.ops.movement import full, permute, reshape
 from symgrad.ops.reduce import any_axis
 
@@ -124,32 +124,37 @@ def _wanted_carries(body: Body, carries: int, final: set[int], rows: set[int]) -
 # -- reverse ------------------------------------------------------------------------------
 
 
-def pulled(pairs: Sequence[tuple[Expr, Expr]]) -> list[Expr | None]:
-    """Cotangents of a loop's arguments.
+Given = dict[str, dict[int, Expr]]
+"""Cotangents of a loop's results, by kind of result and number among these."""
 
-    Parameters
-    ----------
-    pairs : sequence of (Expr, Expr)
-        Results of one loop with their cotangents.
-    """
+
+def with_cotangents(pairs: Sequence[tuple[Expr, Expr]]) -> tuple[Call, Given]:
+    """A loop taken apart, from results of it and their cotangents."""
     call, _ = call_of(pairs[0][0])
-    if call.length == UNTIL:
-        raise RuntimeError(
-            "while_loop: inside a compiled function its derivative in reverse mode is not known, since how "
-            "many steps are made is not; use forward mode (jvp, jacfwd), or scan with symgrad.where"
-        )
     numbering = call.results
-    given: dict[str, dict[int, Expr]] = {"final": {}, "rows": {}, "history": {}}
+    given: Given = {"final": {}, "rows": {}, "history": {}}
     for node, g in pairs:
         kind, number = numbering.kind(node.attrs[-1])
         given[kind][number] = g
-    args = [*call.initial, *call.stacks, *call.shared]
-    moving = [a.requires_grad and a.dtype.category >= 2 for a in args]
+    return call, given
+
+
+def _moving(call: Call) -> list[bool]:
+    """Which arguments of a loop have a derivative."""
+    args = (*call.initial, *call.stacks, *call.shared)
+    return [a.requires_grad and a.dtype.category >= 2 for a in args]
+
+
+def pulled(call: Call, given: Given) -> list[Expr | None]:
+    """Cotangents of the arguments of a loop of known length."""
+    return reversed_body(call, given).apply(call, given)
+
+
+def reversed_body(call: Call, given: Given) -> Reversed:
+    """A step backwards of a loop, made once for each choice of results."""
+    moving = _moving(call)
     carried = len(call.initial)
     active = _moving_carries(call.body, carried, moving)
-    few = _few(call, moving, active) if not given["rows"] and not given["history"] else []
-    if few:
-        return _by_tangents(call, few, given["final"])
     live = _wanted_carries(
         call.body, carried, {*given["final"], *given["history"]}, set(given["rows"])
     )
@@ -160,11 +165,11 @@ def pulled(pairs: Sequence[tuple[Expr, Expr]]) -> list[Expr | None]:
     derived = call.body.derived.get(key)
     if derived is None:
         with grad_mode(True):
-            derived = call.body.derived[key] = _Reversed(call, moving, key[2], key[3], key[4])
-    return derived.apply(call, given)  # type: ignore[no-any-return]
+            derived = call.body.derived[key] = Reversed(call, moving, key[2], key[3], key[4])
+    return derived  # type: ignore[no-any-return]
 
 
-class _Reversed:
+class Reversed:
     """The body of the loop that carries cotangents back, and what goes in and out of it."""
 
     def __init__(
@@ -215,7 +220,7 @@ class _Reversed:
             present,
         )  # fmt: skip
 
-    def apply(self, call: Call, given: dict[str, dict[int, Expr]]) -> list[Expr | None]:
+    def apply(self, call: Call, given: Given) -> list[Expr | None]:
         """The cotangents of the arguments of a loop with this body."""
         args = [*call.initial, *call.stacks, *call.shared]
         numbering = call.results
@@ -243,10 +248,20 @@ def _placeholder(like: Expr) -> Expr:
     return input_node(like.shape, like.dtype, grad=True)
 
 
+def by_few_tangents(call: Call, given: Given) -> list[Expr | None] | None:
+    """Cotangents of a loop's arguments by tangents, if these are so few that it is shorter."""
+    if given["rows"] or given["history"]:
+        return None
+    moving = _moving(call)
+    few = _few(call, moving, _moving_carries(call.body, len(call.initial), moving))
+    return _by_tangents(call, few, given["final"]) if few else None
+
+
 def _few(call: Call, moving: Sequence[bool], active: Sequence[int]) -> list[int]:
     """The arguments with a derivative, if they are so few that tangents are the shorter way."""
     stop = len(call.initial) + len(call.stacks)
-    if call.length < MANY_STEPS or any(moving[len(call.initial) : stop]):
+    short = 0 <= call.length < MANY_STEPS
+    if short or not any(moving) or any(moving[len(call.initial) : stop]):
         return []
     args = [*call.initial, *call.stacks, *call.shared]
     places = [k for k in range(len(args)) if moving[k]]
@@ -367,7 +382,7 @@ class _Batched:
         body, held = call.body, len(call.initial)
         carried = [bool(f) for f in flags[:held]]
         while True:
-            if call.length == UNTIL and carried[0]:
+            if ends_itself(call.length) and carried[0]:
                 carried = [True] * held
             have = [*carried, *flags[held:]]
             inputs = [
@@ -384,7 +399,7 @@ class _Batched:
             batching.with_batch(y, count) if k < held and carried[k] and not wide[k] else y
             for k, y in enumerate(outputs)
         ]
-        self.masked = call.length == UNTIL and carried[0]
+        self.masked = ends_itself(call.length) and carried[0]
         if self.masked:
             # Every element goes on until it is done, the loop until all are: one carried value more.
             going = inputs[0]
@@ -402,7 +417,7 @@ class _Batched:
 def batched_loop(count: int, node: Expr, args: Sequence[Expr], flags: Sequence[bool]) -> Expr:
     """A loop's result under a batch axis: in steps, the batch comes after the step."""
     call, number = call_of(node)
-    key = ("batched", count, tuple(flags), call.length == UNTIL)
+    key = ("batched", count, tuple(flags), ends_itself(call.length))
     made = call.body.derived.get(key)
     if made is None:
         with grad_mode(True):
@@ -420,8 +435,13 @@ def batched_loop(count: int, node: Expr, args: Sequence[Expr], flags: Sequence[b
     ]
     shared = [*args[split:], *made.outside]
     wide_call = Call(made.body, initial, stacks, shared, call.length, call.backward)
-    found = wide_call.result(number + made.masked)
     kind, place = call.results.kind(number)
+    numbering = wide_call.results
+    if kind == "rows":
+        found = wide_call.result(numbering.rows(place))
+    else:
+        of = numbering.final if kind == "final" else numbering.history
+        found = wide_call.result(of(place + made.masked))
     if not (made.rows if kind == "rows" else made.carried)[place]:
         return batching.with_batch(found, count)
     return found if kind == "final" else _exchanged(found)
@@ -437,6 +457,5 @@ def _exchanged(x: Expr) -> Expr:
     return permute(x, (1, 0, *range(2, x.ndim)))  # type: ignore[no-any-return]
 
 
-type(loop).pulled = staticmethod(pulled)
 type(loop).pushed = staticmethod(pushed)
 batching.RULES["region"] = batched_loop

@@ -13,7 +13,7 @@ Python runs it again, and the routine that failed raises the error. Start readin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from symgrad.codegen.ir import Function, Module, Val, constant
 from symgrad.codegen.iteration import UNKNOWN
 from symgrad.codegen.loops import ARGUMENTS, Loop
 from symgrad.codegen.plan import RELEASE_GIL_NS, Launch
-from symgrad.ops.loop import UNTIL, results_of
+from symgrad.ops.loop import ends_itself, results_of
 from symgrad.schedule.canonical import Node, canonical
 from symgrad.schedule.iterate import Iteration
 from symgrad.schedule.program import schedule
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from symgrad.codegen.build import Program
 
 ALIGN = 64
+
+LONGEST_NS = 1 << 50
+"""Estimates end here: loops that end themselves may stand in one another."""
 
 
 class Place(NamedTuple):
@@ -92,8 +95,8 @@ class Stepwise:
         outputs = list({n.number: n for n in graph.roots if n.input < 0}.values())
         self.inner = make(steps, outputs)
         self.native = self.inner.native
-        turns = UNKNOWN if self.run.length == UNTIL else self.run.length
-        self.cost_ns = int(self.inner.cost_ns + 50) * int(turns)
+        turns = UNKNOWN if ends_itself(self.run.length) else self.run.length
+        self.cost_ns = min(int(self.inner.cost_ns + 50) * int(turns), LONGEST_NS)
         self._top = 0
         self._carried = [self._room(_bytes(n)) for n in self.run.initial]
         self._results = [self._room(_bytes(n)) for n in outputs]
@@ -204,9 +207,8 @@ class Stepwise:
         number = {id(x): k for k, x in enumerate(run.body.inputs)}
         inputs = [number[id(self.inner.schedule.graph.inputs[n.input])] for n in self.inner.inputs]
         place = {n.number: k for k, n in enumerate(self.inner.outputs)}
-        order = range(run.length - 1, -1, -1) if run.backward else range(run.length)
         compute = self.inner.runner()
-        for step in order:
+        for step in _steps(run.length, run.backward, held):
             given = [*held, *[a[step] for a in operands[carries:split]], *operands[split:]]
             made = compute(tuple([np.ascontiguousarray(given[k]) for k in inputs]))
             outputs = []
@@ -217,11 +219,22 @@ class Stepwise:
                 kind, k = numbering.kind(result)
                 if kind != "final":
                     array[step] = held[k] if kind == "history" else outputs[carries + k]
-            held = outputs[:carries]
+            held[:] = outputs[:carries]
         for result, array in results.items():
             if result < carries:
                 array[...] = held[result]
         return results
+
+
+def _steps(length: int, backward: bool, held: Sequence[np.ndarray]) -> Iterator[int]:
+    """The numbers of a loop's steps; whether there is another may depend on what is carried."""
+    if not ends_itself(length):
+        yield from range(length - 1, -1, -1) if backward else range(length)
+        return
+    step = 0
+    while held[0]:
+        yield step
+        step += 1
 
 
 class _Emitter:
@@ -232,9 +245,9 @@ class _Emitter:
         self.slots = slots
         self.numbers: list[int] = []
         self.long = stepwise.cost_ns > RELEASE_GIL_NS
+        self.until = ends_itself(stepwise.run.length)
         self.fails = stepwise.inner.status_slot is not None
-        ends_itself = stepwise.run.length == UNTIL
-        self.pattern: list[Any] = [stepwise.run.backward, ends_itself, self.fails, self.long]
+        self.pattern: list[Any] = [stepwise.run.backward, self.until, self.fails, self.long]
         self.module = Module()
         self.f = Function(self.module, "stepwise", ARGUMENTS, None, "nounwind")
         self.scratch = self._slot(slots[-1])
@@ -299,7 +312,7 @@ class _Emitter:
         for k, place in enumerate(w._slots):
             if not place.row:
                 f.store(self._address(place, None), f.gep(table, constant("i64", k), "ptr"))
-        first_step = self._going() if w.run.length == UNTIL else None
+        first_step = self._going() if self.until else None
         loop = Loop(f, 0, zero, length, 1, [], going=first_step)
         row = f.sub(f.sub(length, one), loop.iv) if w.run.backward else loop.iv
         for k, place in enumerate(w._slots):
@@ -320,7 +333,7 @@ class _Emitter:
             f.ret()
             f.start(going)
         self._copy(w._after, row)
-        loop.close(f, [], self._going() if w.run.length == UNTIL else None)
+        loop.close(f, [], self._going() if self.until else None)
         self._copy(last, None)
         f.ret()
         f.finish()

@@ -385,8 +385,17 @@ def while_loop(
     The condition is looked at before each step, so each step runs when its turn comes; derivatives
     flow through the steps that were made. Inside a compiled function, where no value can be looked at,
     the loop is one node: both functions run once, on inputs without values, and how many steps are
-    made is found at each call. Forward mode goes through it; reverse mode would have to know the number
-    of steps beforehand, and says so.
+    made is found at each call. Forward mode, reverse mode and `symgrad.vmap` go through it, at any
+    order; under a batch axis the loop goes on until all elements are done, and each keeps the values of
+    its own last step.
+
+    The gradient of the node is that of the steps that were made. It runs the loop again, to count them
+    and to keep the carried values before up to 1024 of them (fewer if they take more than 4 MB, but 16
+    at least); of a longer loop, values between those are computed again, so memory does not grow with
+    the number of steps, while T steps take time in proportion to T + T² / 2048. Where few numbers go
+    in and carried values are single ones, tangents are carried along in place of that. Values have the
+    bits of the steps one by one; gradients equal theirs up to rounding, as sums over steps are taken in
+    another order.
 
     Examples
     --------

@@ -4,8 +4,10 @@ One op, `loop`. Its arguments are the initial values of what is carried, then th
 which each step gets one row, then what all steps share; the body's placeholders come in the same
 order, and its outputs are the carried values for the next step, then a row of each stacked result.
 A loop has many results and a node one: `result` says which. With a length of `UNTIL` the first
-carried value is a truth value, and steps are made as long as it holds. The public functions are
-`symgrad.scan` and `symgrad.while_loop`. Start reading at `Results`.
+carried value is a truth value, and steps are made as long as it holds; with one of ``UNTIL - n``
+likewise, and the carried values before the first n steps may be asked for, where only those of
+steps that were made are defined. The public functions are `symgrad.scan` and `symgrad.while_loop`.
+Start reading at `Results`.
 """
 
 from __future__ import annotations
@@ -27,6 +29,11 @@ from symgrad.sample import Case, T
 
 UNTIL = -1
 """The length of a loop that its first carried value ends."""
+
+
+def ends_itself(length: int) -> bool:
+    """Whether a loop's first carried value says if another step is made."""
+    return length <= UNTIL
 
 
 class Results(NamedTuple):
@@ -115,8 +122,12 @@ class loop(Region):
             backward=backward, result=result,
         )  # fmt: skip
         rows = np.empty(shape, dtype.numpy) if kind != "final" else np.empty(0)
-        while length == UNTIL and held[0]:
+        made_steps = 0
+        while ends_itself(length) and held[0]:
+            if kind == "history":
+                rows[made_steps] = held[number]
             held = body.evaluate([*held, *shared])
+            made_steps += 1
         for step in range(length - 1, -1, -1) if backward else range(length):
             made = body.evaluate([*held, *[s[step] for s in stacks], *shared])
             if kind == "history":
@@ -145,6 +156,8 @@ def result_type(
 ) -> tuple[tuple[int, ...], DType]:
     """Shape and dtype of a result."""
     kind, number = results_of(body, carries).kind(result)
+    if ends_itself(length):
+        length = UNTIL - length
     if kind == "rows":
         node = body.outputs[carries + number]
         return (length, *node.shape), node.dtype

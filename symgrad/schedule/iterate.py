@@ -22,7 +22,7 @@ import numpy as np
 from symgrad.body import Body
 from symgrad.dtypes import DType
 from symgrad.op import CONSTANT
-from symgrad.ops.loop import UNTIL, results_of
+from symgrad.ops.loop import ends_itself, results_of
 from symgrad.schedule.canonical import Graph, Node, canonical
 
 FEW = 16
@@ -162,7 +162,7 @@ class Iteration:
 
     def __repr__(self) -> str:
         names = ", ".join(f"%{n.number}" for n in self.targets)
-        steps = "loop until it ends" if self.length == UNTIL else f"loop of {self.length} steps"
+        steps = "loop until it ends" if ends_itself(self.length) else f"loop of {self.length} steps"
         return f"{steps} -> {names}"
 
     def quantities(self) -> Steps:
@@ -207,7 +207,7 @@ class Steps:
     """
 
     def __init__(self, iteration: Iteration, classes: dict[tuple[int, int], int]) -> None:
-        self.ends_itself = iteration.length == UNTIL
+        self.ends_itself = ends_itself(iteration.length)
         self.quantities: list[Quantity] = []
         self._numbers: dict[Any, int] = {}
         self.updates: dict[tuple[int, int], int] = {}
@@ -347,7 +347,7 @@ def fused(nodes: Sequence[Node]) -> tuple[list[Node], dict[int, Iteration]]:
         for group in groups:
             first = runs[group[0]]
             fits = (first.length, first.backward) == (run.length, run.backward)
-            fits = fits and run.length != UNTIL
+            fits = fits and not ends_itself(run.length)
             if fits and is_small(run.body) and is_small(first.body):
                 group.append(key)
                 if _is_acyclic(groups, before):
