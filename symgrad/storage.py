@@ -103,6 +103,11 @@ class Part:
         self.number = number
         self.group = group
 
+    @property
+    def kind(self) -> tuple[str, int] | None:
+        """What it has in common with parts of other calls; None if a hook waits at one of its group."""
+        return None if self.group.hooked else (self.note.name, self.number)
+
 
 SLICES = Note("copy_slices", False)
 """What torch calls the history of a base that was written through a view."""

@@ -359,6 +359,72 @@ def test_recurrent_networks_are_rolled():
         assert np.asarray(a).tobytes() == b.detach().numpy().tobytes()
 
 
+def sigmoid(z):
+    return 1.0 / (1.0 + np.exp(-z))
+
+
+def test_cells_that_split_their_gates_are_rolled():
+    """An LSTM cell step by step: its gates are results of one call."""
+    rng = np.random.default_rng(7)
+    cell = sg.nn.LSTMCell(3, 4, dtype=sg.float64)
+    rows = rng.normal(size=(40, 2, 3))
+
+    def end():
+        h, c = sg.zeros(2, 4, dtype=sg.float64), sg.zeros(2, 4, dtype=sg.float64)
+        for t in range(40):
+            h, c = cell(sg.tensor(rows[t]), (h, c))
+        return h.square().sum()
+
+    def numpy_end(inward, onward, *offsets):
+        h, c = np.zeros((2, 4)), np.zeros((2, 4))
+        for row in rows:
+            i, f, g, o = np.split(row @ inward.T + h @ onward.T + sum(offsets), 4, axis=1)
+            c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+            h = sigmoid(o) * np.tanh(c)
+        return np.square(h).sum()
+
+    value = end()
+    assert loops_in(value)
+    arrays = [p.detach().numpy().copy() for p in cell.parameters()]
+    value.backward()
+    assert value.item() == pytest.approx(numpy_end(*arrays), rel=1e-13)
+    for place, p in enumerate(cell.parameters()):
+        way = rng.normal(size=p.shape)
+        ends = []
+        for eps in (1e-5, -1e-5):
+            moved = list(arrays)
+            moved[place] = arrays[place] + eps * way
+            ends.append(numpy_end(*moved))
+        slope = (ends[0] - ends[1]) / 2e-5
+        assert (p.grad.numpy() * way).sum() == pytest.approx(slope, rel=1e-6)
+
+
+def test_hooks_at_parts_inside_the_loop_run():
+    """A hook at a call that gives several results gets the derivatives at all of them."""
+    x = sg.tensor([0.4, 0.3], dtype=sg.float64, requires_grad=True)
+    for hooked in (0, 1, 20):
+        a, seen = x, []
+        for t in range(60):
+            p, q = a.chunk(2)
+            if t == hooked:
+                p.grad_fn.register_prehook(lambda gs, seen=seen: seen.extend(gs))
+            a = sg.cat([sg.sin(p) + 0.5 * q, sg.cos(q) * 0.9 + 0.1 * p * p])
+        a.sum().backward()
+
+        def rest(move_p, move_q, hooked=hooked):
+            p, q = 0.4, 0.3
+            for t in range(60):
+                if t == hooked:
+                    p, q = p + move_p, q + move_q
+                p, q = np.sin(p) + 0.5 * q, np.cos(q) * 0.9 + 0.1 * p * p
+            return p + q
+
+        eps = 1e-6
+        slopes = [rest(eps, 0.0) - rest(-eps, 0.0), rest(0.0, eps) - rest(0.0, -eps)]
+        found = [g.item() for g in seen]
+        assert found == pytest.approx([s / (2 * eps) for s in slopes], rel=1e-5, abs=1e-9)
+
+
 def test_large_tensors_of_their_own_are_not_laid_together():
     """To roll turns that each use a tensor of their own, all of them would be copied into one at each call."""
     rng = np.random.default_rng(5)
