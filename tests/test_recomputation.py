@@ -14,7 +14,7 @@ import pytest
 
 import symgrad as sg
 from symgrad.autograd.checkpoint import checkpoint
-from symgrad.codegen import eviction
+from symgrad.codegen import eviction, stream
 from symgrad.codegen.eviction import Values, Work, in_least_room
 from symgrad.testing import in_little_room, same_bits
 
@@ -86,6 +86,16 @@ def test_a_deep_network_needs_a_fraction_of_the_memory() -> None:
     assert "'" not in plain.schedule()
     extra = steps.count("product") / plain.schedule().count("product")
     assert 1 < extra < 1 + eviction.MAX_EXTRA
+
+
+def test_a_stream_that_stores_its_values_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream, "LARGE_BYTES", 0)
+    f, args = layers(16)
+    plain, small = sg.compile(f), sg.compile(f, memory="small")
+    agree(small(*args), plain(*args))
+    assert f"stream of {ROWS} rows" in plain.schedule()
+    assert plain.memory().temporaries > 30 * ACTIVATION
+    assert small.memory().temporaries < 8 * ACTIVATION
 
 
 def test_memory_grows_more_slowly_than_depth() -> None:

@@ -1,7 +1,7 @@
 """The kernel that runs other kernels block by block: the inner loop of a stream.
 
 One structure, `BlockRun`: what one launch of it needs, all of it plain memory. A chunk of the
-launch is `span` blocks of rows, one after the other. Inner kernels see the caller's table of base
+launch is up to `span` blocks of rows of one entry, one after the other. Inner kernels see the caller's table of base
 pointers, copied, with entries of their own after it:
 
 * locals, in memory that the thread takes from the C library's heap for the duration of the call.
@@ -11,7 +11,7 @@ pointers, copied, with entries of their own after it:
 * parts, places in the caller's memory that advance from chunk to chunk.
 
 Before the blocks of a chunk the steps `before` run, after them the steps `after`. A block's steps
-are called with the block's number as their range of chunks. Start reading at `BlockRun`.
+are called with the range of their own chunks that makes the block. Start reading at `BlockRun`.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ ALIGN = 64
     LOCAL_BYTES,
     SPAN,
     BLOCKS,
+    ENTRY_BLOCKS,
+    ENTRY_CHUNKS,
     LOCALS,
     LOCAL_COUNT,
     PARTS,
@@ -44,15 +46,32 @@ ALIGN = 64
     INSIDE_COUNT,
     AFTER,
     AFTER_COUNT,
-) = range(15)
+) = range(17)
+
+STEP_WORDS = 5
+"""Of a step: function, arguments, arguments for the last block, chunks in a block, chunks in all."""
 
 
 class Inner(NamedTuple):
-    """A kernel inside: address, constants, and those of the last block where they differ."""
+    """A kernel inside.
+
+    Attributes
+    ----------
+    fn : int
+        Address.
+    args : tuple of int
+        Constants.
+    last : tuple of int, optional
+        Those of the last block, where they differ.
+    chunks, extent : int
+        Chunks of the kernel in a block, and in all.
+    """
 
     fn: int
     args: tuple[int, ...]
     last: tuple[int, ...] | None = None
+    chunks: int = 1
+    extent: int = 1 << 62
 
 
 class BlockRun:
@@ -62,8 +81,8 @@ class BlockRun:
     ----------
     slots : int
         Base pointers in the caller's table.
-    blocks, span : int
-        Blocks in all, and how many make a chunk.
+    blocks, span, entries : int
+        Blocks in all, how many make a chunk, and how many parts the rows have that no chunk goes across.
     local_bytes : int
         Memory of each running thread.
     locals : sequence of (slot, byte offset, bytes per block)
@@ -77,6 +96,7 @@ class BlockRun:
         slots: int,
         blocks: int,
         span: int,
+        entries: int,
         local_bytes: int,
         locals: Sequence[tuple[int, int, int]],
         parts: Sequence[tuple[int, int, int]],
@@ -84,10 +104,13 @@ class BlockRun:
         inside: Sequence[Inner],
         after: Sequence[Inner],
     ) -> None:
-        self.extent = -(-blocks // span)
+        entry_blocks = -(-blocks // entries)
+        entry_chunks = -(-entry_blocks // span)
+        self.extent = entries * entry_chunks
         self.kernel = kernels.emitted_kernel(emit_block_runner)
         own = [slot for slot, _, _ in (*locals, *parts)]
         head = [slots, max([slots, *[slot + 1 for slot in own]]), local_bytes, span, blocks]
+        head += [entry_blocks, entry_chunks]
         self._words: list[int] = []
         self._addresses: list[tuple[int, int]] = []
         for rows in (locals, parts):
@@ -110,11 +133,11 @@ class BlockRun:
         return start
 
     def _place_steps(self, steps: Sequence[Inner]) -> int:
-        """Three words a step: function, arguments, arguments for the last block."""
-        start = self._place([0] * (3 * len(steps)))
+        start = self._place([0] * (STEP_WORDS * len(steps)))
         for number, step in enumerate(steps):
-            at = start + 3 * number
+            at = start + STEP_WORDS * number
             self._words[at] = step.fn
+            self._words[at + 3 : at + 5] = step.chunks, step.extent
             given = self._place(step.args)
             last = given if step.last is None else self._place(step.last)
             self._addresses += [(at + 1, given), (at + 2, last)]
@@ -151,12 +174,15 @@ def emit_block_runner(module: Module, name: str) -> None:
     with counted(f, zero, word(args, SLOTS), one, "copy") as k:
         f.store(word(slots, k, "ptr"), f.gep(table, k, "ptr"))
     span, blocks = word(args, SPAN), word(args, BLOCKS)
+    entry_blocks, entry_chunks = word(args, ENTRY_BLOCKS), word(args, ENTRY_CHUNKS)
     local_rows, part_rows = word(args, LOCALS, "ptr"), word(args, PARTS, "ptr")
 
-    def call(steps: Val, number: Val, which: Val, first: Val) -> None:
-        step = f.gep(steps, f.mul(number, three), "i64")
-        fn, given = word(step, 0, "ptr"), word(step, which, "ptr")
-        f.do(f"call void {fn.ref}({table}, {given}, {first}, {f.add(first, one)})")
+    def call(steps: Val, number: Val, which: Val, block: Val) -> None:
+        step = f.gep(steps, f.mul(number, constant("i64", STEP_WORDS)), "i64")
+        fn, given, count = word(step, 0, "ptr"), word(step, which, "ptr"), word(step, 3)
+        first = f.mul(block, count)
+        last = least(f, f.add(first, count), word(step, 4))
+        f.do(f"call void {fn.ref}({table}, {given}, {first}, {last})")
 
     with counted(f, low, high, one, "chunk") as chunk:
         with counted(f, zero, word(args, PART_COUNT), one, "part") as k:
@@ -164,8 +190,11 @@ def emit_block_runner(module: Module, name: str) -> None:
             base = f.load(f.gep(slots, word(row, 1), "ptr"), "ptr")
             place = f.gep(base, f.mul(chunk, word(row, 2)), "i8")
             f.store(place, f.gep(table, word(row, 0), "ptr"))
-        start = f.mul(chunk, span)
-        stop = least(f, f.add(start, span), blocks)
+        entry = f.udiv(chunk, entry_chunks)
+        inside = f.sub(chunk, f.mul(entry, entry_chunks))
+        origin = f.mul(entry, entry_blocks)
+        start = f.add(origin, f.mul(inside, span))
+        stop = least(f, f.add(start, span), f.add(origin, entry_blocks))
         with counted(f, start, stop, one, "block") as block:
             with counted(f, zero, word(args, LOCAL_COUNT), one, "local") as k:
                 row = f.gep(local_rows, f.mul(k, three), "i64")
@@ -177,9 +206,9 @@ def emit_block_runner(module: Module, name: str) -> None:
                 call(word(args, BEFORE, "ptr"), k, one, zero)
             final = f.icmp("eq", f.add(block, one), blocks)
             which = f.select(final, constant("i64", 2), one)
-            inside = word(args, INSIDE, "ptr")
+            steps = word(args, INSIDE, "ptr")
             with counted(f, zero, word(args, INSIDE_COUNT), one, "inside") as k:
-                call(inside, k, which, block)
+                call(steps, k, which, block)
         with counted(f, zero, word(args, AFTER_COUNT), one, "after") as k:
             call(word(args, AFTER, "ptr"), k, one, zero)
     f.call("free", None, [memory])

@@ -30,8 +30,9 @@ from symgrad.codegen.layout import UNIT, Layout
 from symgrad.codegen.partials import FOLD_CHUNK
 from symgrad.codegen.plan import RELEASE_GIL_NS, Launch, Plan
 from symgrad.codegen.recomputation import ordered, product_plan, thread_bytes
+from symgrad.codegen.rows import Task
 from symgrad.codegen.stepwise import Stepwise
-from symgrad.codegen.stream import Streamed, Task
+from symgrad.codegen.stream import Streamed
 from symgrad.schedule.canonical import Node
 from symgrad.schedule.iterate import Iteration
 from symgrad.schedule.packing import FIRST_NUMBER, Packing
@@ -142,7 +143,8 @@ class Program:
         for task in self.tasks:
             if isinstance(task, Streamed):
                 self.layouts += task.layouts
-                stored += task.partials.values()
+                written = task.written - known
+                stored += [n for number, n in task.buffers.items() if number in written]
                 continue
             stored += [n for n in task.writes.values() if n.number not in known]
             if task.layout is not None:

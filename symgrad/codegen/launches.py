@@ -14,8 +14,10 @@ from symgrad.codegen.gemm_library import host_shape
 from symgrad.codegen.kernels import Kernel, emitted_kernel
 from symgrad.codegen.layout import LANES, Layout
 from symgrad.codegen.plan import Launch
-from symgrad.codegen.stream import Fit, Streamed, Task
+from symgrad.codegen.rows import BATCH, COLUMN, DEPTH, ROW, Fit, Task
+from symgrad.codegen.stream import Streamed
 from symgrad.codegen.stream_sums import MERGED, emit_fill, emit_lane_fold, emit_merge
+from symgrad.schedule.affine import Affine, row_major, variable
 from symgrad.schedule.canonical import Node
 from symgrad.schedule.steps import Product
 
@@ -97,16 +99,15 @@ class _StreamAssembly:
         block = streamed.block
         local_rows = []
         for number, node in streamed.locals.items():
-            rows = block * (node.size // streamed.rows) if number in task_rows(streamed) else 0
-            step = rows * node.dtype.itemsize
+            step = streamed.shifts.get(number, 0) * node.dtype.itemsize
             local_rows.append((self.slots[number], streamed.places[number], step))
         parts = []
         for number, node in streamed.partials.items():
             unit_bytes = node.shape[1] * node.dtype.itemsize
             parts.append((self.slots[number], self.outer[node.number], unit_bytes))
         run = BlockRun(
-            self.count, -(-streamed.rows // block), streamed.span, streamed.local_bytes,
-            local_rows, parts, self.before, self.inside, self.behind,
+            self.count, -(-streamed.cut.rows // block), streamed.span, streamed.cut.entries,
+            streamed.local_bytes, local_rows, parts, self.before, self.inside, self.behind,
         )  # fmt: skip
         self.keep.append(run)
         return Launches([run.launch(int(self.cost_ns)), *self.merges], self.keep)
@@ -145,60 +146,72 @@ class _StreamAssembly:
             )
             self._add_merge(target, output.combine)
 
-    def _add_merge(self, target: Node, combine: str) -> None:
+    def _add_merge(self, target: Node, combine: str, results: int = 1) -> None:
         partial = self.streamed.partials[target.number]
-        units, stride = partial.shape
+        units, stride = partial.shape[0] // results, partial.shape[1]
+        size = target.size // results
         address = self._kernel(emit_merge, combine, target.dtype.kind)
         slots = self.outer[partial.number], self.outer[target.number]
-        extent = -(-target.size // MERGED)
+        chunks = -(-size // MERGED)
         cost = units * target.size // 4
-        self.merges.append(Launch(address, (*slots, units, target.size, stride), extent, cost))
+        numbers = (*slots, units, size, stride, chunks)
+        self.merges.append(Launch(address, numbers, results * chunks, cost))
 
     def _add_product(self, task: Task, fit: Fit) -> None:
         step = task.step
         assert isinstance(step, Product)
-        streamed = self.streamed
-        rows, block = streamed.rows, streamed.block
+        cut, block = self.streamed.cut, self.streamed.block
         kind = step.target.dtype.kind
-        _, m, n = step.target.shape
-        (a, a_offset, (_, a_row, a_k)), (b, b_offset, (_, b_k, b_n)) = step.operands
+        batch, m, n = step.target.shape
+        (a, a_offset, (a_batch, a_row, a_k)), (b, b_offset, (b_batch, b_k, b_n)) = [
+            self._placed(*operand) for operand in step.operands
+        ]
+        _, _, (c_batch, c_row, _) = self._placed(step.target, 0, row_major(step.target.shape))
         slots = self.slots[a.number], self.slots[b.number], self.slots[step.target.number]
 
         def planned(made: gemm.GemmLaunch) -> tuple[int, ...]:
             return made.arguments(*slots, a_offset, b_offset)
 
-        packs = b_n != 1
-        shape = host_shape(kind)
-        tiles = gemm.BLOCK_TILES * shape.rows
-        if not fit.sums:
-            cut = gemm.Blocking(packs, tiles, gemm.BLOCK_VECTORS, block, n, block)
+        tiles = gemm.BLOCK_TILES * host_shape(kind).rows
+        lines = block * fit.per
+        rows = lines if fit.axis == ROW else m
+        columns = lines if fit.axis == COLUMN else n
+        cut_as = gemm.Blocking(b_n != 1, tiles, gemm.BLOCK_VECTORS, rows, columns, rows)
+        if fit.axis != DEPTH:
             made = gemm.gemm_plan(
-                kind, 1, m, n, step.k, (0, a_row, a_k), (0, b_k, b_n), (0, n, 1), cut
+                kind, batch, m, n, step.k, (a_batch, a_row, a_k), (b_batch, b_k, b_n),
+                (c_batch, c_row, 1), cut_as,
+            )  # fmt: skip
+            count = lines if fit.axis == BATCH else 1
+            self.inside.append(
+                Inner(self._product_kernel(kind, made), planned(made), None, count, made.extent)
             )
-            self.inside.append(Inner(self._product_kernel(kind, made), planned(made)))
             self.cost_ns += made.cost_ns
             return
-        partial = streamed.partials[step.target.number]
+        partial = self.streamed.partials[step.target.number]
         fill = self._kernel(emit_fill, "add", kind, 0.0)
         filled = self.slots[step.target.number], partial.shape[1] // LANES
         self.before.append(Inner(fill, filled))
-        cut = gemm.Blocking(packs, tiles, gemm.BLOCK_VECTORS, m, n, m)
 
         # The blocks are entries of a batch that all go on with the one result.
         def of_length(length: int) -> gemm.GemmLaunch:
             left, right = (block * a_k, a_row, a_k), (block * b_k, b_k, b_n)
-            return gemm.gemm_plan(
-                kind, -(-rows // block), m, n, length, left, right, (0, n, 1), cut, True
-            )
+            blocks = -(-cut.rows // block)
+            return gemm.gemm_plan(kind, blocks, m, n, length, left, right, (0, n, 1), cut_as, True)
 
         made = of_length(block)
-        rest = rows % block
+        rest = cut.rows % block
         last = planned(of_length(rest)) if rest else None
         self.inside.append(Inner(self._product_kernel(kind, made), planned(made), last))
         self.cost_ns += made.cost_ns
-        self._add_merge(step.target, "add")
+        self._add_merge(step.target, "add", batch)
 
-
-def task_rows(streamed: Streamed) -> set[int]:
-    """Numbers of the locals that hold rows, not lanes."""
-    return {number for task, _ in streamed.members for number in task.writes}
+    def _placed(
+        self, node: Node, offset: int, strides: tuple[int, ...]
+    ) -> tuple[Node, int, tuple[int, ...]]:
+        """A strided view of a buffer as one of the block that its local holds."""
+        form = Affine(offset)
+        for axis, stride in enumerate(strides):
+            form = form + variable(axis) * stride
+        moved = self.streamed.offset(node, form)
+        return node, moved.const, tuple(moved.coefficient(axis) for axis in range(len(strides)))

@@ -130,6 +130,8 @@ class Layout:
         reduced axis innermost), "crossed" (lanes along one reduced axis, the other outside),
         "running" (cumulative), "scatter" (writes at computed positions, in order) or "straight" (no
         loop: the one short axis is a vector, sizes and offsets are part of the code).
+    block : (int, int) or None
+        As given.
     axis, cross : int
         The reduced axis, and the one outside it if there are two.
     split : bool
@@ -168,6 +170,7 @@ class Layout:
         self.row_results: list[tuple[int, int]] = []
         self.phases: list[tuple[int, int]] = []
         self.axis, self.cross = nest.axis, nest.cross
+        self.block = block
         self._scratch: dict[int, int] = {}
         self._choose()
         self.peeled = self._is_peeled(functions)
@@ -307,7 +310,10 @@ class Layout:
                 score += 4.0 if output.offset.coefficient(axis) == 1 else -4.0
             else:
                 score += 2.0
-        used = min(nest.sizes[axis], self.width) / self.width
+        size = nest.sizes[axis]
+        if self.block is not None and self.block[0] == axis:
+            size = min(size, self.block[1])
+        used = min(size, self.width) / self.width
         return score * used if score > 0 else score
 
     def is_same_in_lanes(self, form: Affine) -> bool:

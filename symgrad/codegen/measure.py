@@ -27,7 +27,8 @@ from symgrad.codegen import plan, pool
 from symgrad.codegen.build import Program
 from symgrad.codegen.layout import Layout
 from symgrad.codegen.plan import Launch, Plan
-from symgrad.codegen.stream import Streamed, Task
+from symgrad.codegen.rows import Task
+from symgrad.codegen.stream import Streamed
 from symgrad.expr import Expr
 from symgrad.op import REGISTRY, input_node
 from symgrad.progress import Progress

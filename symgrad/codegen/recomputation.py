@@ -19,7 +19,8 @@ from symgrad.codegen import gemm, lapack, pool
 from symgrad.codegen.arena import arranged
 from symgrad.codegen.eviction import Turn, Values, Work, burden, in_least_room
 from symgrad.codegen.layout import Layout
-from symgrad.codegen.stream import Streamed, Task, streamed
+from symgrad.codegen.rows import Task
+from symgrad.codegen.stream import Streamed, streamed
 from symgrad.schedule.affine import row_major
 from symgrad.schedule.canonical import Node
 from symgrad.schedule.steps import AGAIN, Loops, Product, Routine
@@ -55,10 +56,9 @@ def ordered(
     choices = [regions, {}] if small and regions else [regions]
     for dropped in choices:
         again = _recomputed(tasks, pinned, dropped, small, inline)
-        ways.append(streamed(again, pinned, inline))
+        ways += [streamed(again, pinned, inline), again]
         if any(isinstance(task, Streamed) for task in plain):
-            again = _recomputed(plain, pinned, dropped, small, inline)
-        ways.append(again)
+            ways.append(_recomputed(plain, pinned, dropped, small, inline))
     return min(ways, key=lambda w: burden(_room(w, pinned, small), sum(map(task_cost, w))))
 
 

@@ -65,25 +65,32 @@ def emit_lane_fold(module: Module, name: str, kind: str, element: str) -> None:
 
 def emit_merge(module: Module, name: str, kind: str, element: str) -> None:
     """Join the partial results of all units, unit after unit in memory: args are
-    [partials slot, target slot, units, elements, stride of units]. A chunk is `MERGED` elements.
+    [partials slot, target slot, units, elements, stride of units, chunks].
+
+    A chunk is `MERGED` elements. So many chunks make a result; each result has units of its own.
     """
     f = Function(module, name, ARGUMENTS)
     b = Lowering(f, True)
     combine = Combine(kind, element, 0.0, b)
     (part,) = combine.kinds()
-    source_slot, target_slot, units, elements, stride = _numbers(f, 5)
-    source, target = _base(f, source_slot), _base(f, target_slot)
+    source_slot, target_slot, units, elements, stride, chunks = _numbers(f, 6)
+    zero, one = constant("i64", 0), constant("i64", 1)
+    sources, targets = _base(f, source_slot), _base(f, target_slot)
     grain, width = constant("i64", MERGED), constant("i64", LANES)
-    start, stop = f.mul(f.arguments[2], grain), f.mul(f.arguments[3], grain)
-    stop = f.intrinsic("smin", "i64", 1, [stop, elements])
     tree = UnitTree(f, [combine], LANES)
     other = constant(part, 0, LANES)
-    with counted(f, start, stop, width, "vector") as j:
-        mask = f.icmp("slt", lanes("i64", range(LANES)), f.splat(f.sub(stop, j), LANES))
-        with counted(f, constant("i64", 0), units, constant("i64", 1), "unit") as u:
-            at = f.gep(source, f.add(f.mul(u, stride), j), part)
-            tree.push(u, [(f.masked_load(at, mask, other),)])
-        ((value,),) = tree.total(units)
-        f.masked_store(value, f.gep(target, j, part), mask)
+    with counted(f, f.arguments[2], f.arguments[3], one, "chunk") as chunk:
+        result = f.udiv(chunk, chunks)
+        source = f.gep(sources, f.mul(result, f.mul(units, stride)), part)
+        target = f.gep(targets, f.mul(result, elements), part)
+        start = f.mul(f.sub(chunk, f.mul(result, chunks)), grain)
+        stop = f.intrinsic("smin", "i64", 1, [f.add(start, grain), elements])
+        with counted(f, start, stop, width, "vector") as j:
+            mask = f.icmp("slt", lanes("i64", range(LANES)), f.splat(f.sub(stop, j), LANES))
+            with counted(f, zero, units, one, "unit") as u:
+                at = f.gep(source, f.add(f.mul(u, stride), j), part)
+                tree.push(u, [(f.masked_load(at, mask, other),)])
+            ((value,),) = tree.total(units)
+            f.masked_store(value, f.gep(target, j, part), mask)
     f.ret()
     f.finish()

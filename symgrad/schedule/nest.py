@@ -258,6 +258,23 @@ class Nest:
             made.filled = buffers.get(made.filled.number, made.filled)
         return made
 
+    def relaid(self, offset: Callable[[Node, Affine], Affine]) -> Nest:
+        """The same loops over buffers that are laid out otherwise: `offset` says where an element is."""
+        insts = list(self.insts)
+        for number, inst in enumerate(insts):
+            if inst.kind == "load" and inst.node is not None:
+                form = offset(inst.node, inst.offset)
+                if form is not inst.offset:
+                    insts[number] = moved = copy.copy(inst)
+                    moved.offset = form
+        outputs = list(self.outputs)
+        for number, output in enumerate(outputs):
+            form = offset(output.target, output.offset)
+            if form is not output.offset:
+                outputs[number] = placed = copy.copy(output)
+                placed.offset = form
+        return Nest(self.sizes, insts, self.dynamic, outputs)
+
     def varies(self, number: int, axis: int) -> bool:
         """Whether an instruction's value depends on a loop axis."""
         stack = [number]
