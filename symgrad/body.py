@@ -96,7 +96,7 @@ def _is_closed(node: Expr) -> bool:
 
 
 def closed_body(
-    inputs: Sequence[Expr], outputs: Sequence[Expr], again: Container[int] = ()
+    inputs: Sequence[Expr], outputs: Sequence[Expr], within: Container[int] | None = None
 ) -> tuple[Body, list[Expr]]:
     """The body that computes `outputs` from `inputs`, and what it needs besides.
 
@@ -106,8 +106,9 @@ def closed_body(
         Nodes that the body's placeholders stand for.
     outputs : sequence of Expr
         What does not depend on an input is computed outside, once.
-    again : container of int
-        Nodes by ``id`` that the body computes though they have a value.
+    within : container of int, optional
+        Nodes by ``id`` that the body may compute, with a value or without. By default those without:
+        inputs are then to be nodes that nothing outside depends on.
 
     Returns
     -------
@@ -119,7 +120,9 @@ def closed_body(
     mine = {id(x) for x in inputs}
 
     def is_inner(n: Expr) -> bool:
-        return id(n) not in mine and (n.value is None or id(n) in again)
+        if id(n) in mine:
+            return False
+        return n.value is None if within is None else id(n) in within
 
     nodes = ancestors(outputs, is_inner)
     # Per node: whether it depends on an input, whether on anything from outside.

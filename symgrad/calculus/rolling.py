@@ -42,10 +42,11 @@ MOST_LOOPS = 16
 LARGEST = 16
 """Elements of a node, up to which a turn may run in registers."""
 
-MEETING = 600
-"""Nodes of a stretch, from which it is rolled if elements meet in it, as in a recurrent network.
+PRODUCTS = 600
+"""Nodes of a stretch, from which it is rolled if it has products, as in a recurrent network.
 
-Without a loop each of its products is code of its own: a hundred steps took a minute to compile.
+Without a loop each of them is code of its own: a hundred steps took a minute to compile. Other sums
+stream along with what they are made of, which is faster than a loop.
 """
 
 MODERATE = 1 << 15
@@ -300,8 +301,8 @@ class Stretch:
         # Other tensors for each turn may have to be laid together first.
         moving = [nodes[1] for nodes in self.sequences.values()]
         return (
-            count >= MEETING
-            and any(n.op.family in ("contract", "reduce") for n in turn)
+            count >= PRODUCTS
+            and any(n.op.family == "contract" for n in turn)
             and all(n.size <= MODERATE for n in (*turn, *moving))
         )
 
