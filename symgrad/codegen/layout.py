@@ -214,7 +214,10 @@ class Layout:
         self.vector = max(candidates, key=lambda a: (self._score(a), a))
         # Doubles go two registers at a time: a long chain of functions waits for its own results,
         # and the next vector is too far ahead for the processor to see. Short axes fit in one.
-        if nest.sizes[self.vector] <= LANES // 2 and self._is_wide():
+        # Registers of 256 bits are few, too: four for each value would be spilled and read again.
+        short = nest.sizes[self.vector] <= LANES // 2
+        sums = self.vector == nest.axis
+        if self._is_wide() and (short or not (sums or avx512.enabled())):
             self.width = LANES // 2
         rest = [a for a in axes if a not in (self.vector, nest.axis)]
         if nest.axis < 0:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from symgrad.codegen.gemm_tile import counted
 from symgrad.codegen.ir import Val, constant, i64
+from symgrad.codegen.vmath import avx512
 from symgrad.schedule.affine import Affine
 from symgrad.schedule.nest import Output
 
@@ -33,10 +34,13 @@ class Stores:
         """Store every output of the nest."""
         e = self.e
         group: list[tuple[int, Output]] = []
+        rows: list[tuple[Val, Val]] = []
         for place, output in enumerate(e.nest.outputs):
             value = e.values[output.insts[0]]
             if output.scattered:
                 self.combine_at(place, output, value)
+            elif self._is_row(output):
+                rows.append((e.wide(self._in_memory(value)), self._row_address(place, output)))
             elif not self._is_apart(output):
                 self.store(place, output, value)
             else:
@@ -46,6 +50,13 @@ class Stores:
                 group.append((place, output))
         if group:
             self._store_apart(group)
+        if rows:
+            self._store_rows(rows)
+
+    def _is_row(self, output: Output) -> bool:
+        """Whether lanes go to places that follow one another."""
+        vector = self.e.layout.vector
+        return self.e.width > 1 and vector >= 0 and output.offset.coefficient(vector) == 1
 
     def _is_apart(self, output: Output) -> bool:
         """Whether lanes go to places at a distance."""
@@ -69,15 +80,39 @@ class Stores:
             everywhere = mask or constant("i1", True, e.width)
             f.masked_scatter(e.wide(value), f.gep(base, offset, value.kind), everywhere)
         elif step == 1:
-            offset, _ = e.scalar_offset(what, form)
-            row = f.gep(base, offset, value.kind)
-            address = f.gep(row, e.variables[vector], value.kind)
-            if mask is None:
-                f.store(e.wide(value), address)
-            else:
-                f.masked_store(e.wide(value), address, mask)
+            self._store_rows([(e.wide(value), self._row_address(place, output))])
         else:
             self._store_lanes([(value, *self._lanes_of(place, form, base, value.kind))])
+
+    def _row_address(self, place: int, output: Output) -> Val:
+        f, e = self.f, self.e
+        kind = "i8" if output.target.dtype.kind == "i1" else output.target.dtype.kind
+        offset, _ = e.scalar_offset(("out", place), output.offset)
+        row = f.gep(e.base(output.target), offset, kind)
+        return f.gep(row, e.variables[e.layout.vector], kind)
+
+    def _store_rows(self, rows: list[tuple[Val, Val]]) -> None:
+        """Store lanes of values (value, address) that follow one another, as far as the mask goes."""
+        f, mask = self.f, self.e.lane_mask
+        if mask is None:
+            for value, address in rows:
+                f.store(value, address)
+            return
+        after = ""
+        if not avx512.enabled():
+            # Without mask registers a masked store takes as long as a dozen plain ones.
+            whole, part, after = f.label("whole"), f.label("part"), f.label("after")
+            f.branch_if(f.extract(mask, self.e.width - 1), whole, part)
+            f.start(whole)
+            for value, address in rows:
+                f.store(value, address)
+            f.branch(after)
+            f.start(part)
+        for value, address in rows:
+            f.masked_store(value, address, mask)
+        if after:
+            f.branch(after)
+            f.start(after)
 
     def _in_memory(self, value: Val) -> Val:
         return self.f.cast("zext", value, "i8") if value.kind == "i1" else value
