@@ -261,7 +261,7 @@ def drawn_loop(rng):
     count, turns = int(rng.integers(1, 4)), int(rng.integers(30, 60))
     plan = [(rng.random() < 0.5, *rng.integers(0, 1000, 3)) for _ in range(rng.integers(8, 16))]
     taken = rng.integers(0, 4, count)
-    two_back, kept, one_by_one, in_place = rng.random(4) < (0.3, 0.4, 0.5, 0.2)
+    two_back, kept, one_by_one, in_place, summed = rng.random(5) < (0.3, 0.4, 0.5, 0.2, 0.4)
 
     def function(weight, rows, *starts):
         carried = before = list(starts)
@@ -278,12 +278,15 @@ def drawn_loop(rng):
             carried = [
                 sg.tanh(values[-1 - k] + 0.2 * c) for k, c in zip(taken, carried, strict=True)
             ]
+            if summed:
+                # Its cotangent is the same in all turns, and comes from the last value.
+                carried[-1] = before[-1] + 0.1 * sg.sin(values[-1])
             if in_place:
                 carried[0] = carried[0].clone()
                 carried[0].mul_(0.9)
             if kept and t % 3 == 0:
                 found = found + carried[-1].sum()
-        return found + sum(c.sum() for c in carried)
+        return found + sum((c * c).sum() for c in carried)
 
     leaves = [rng.normal(size=s) for s in (shape, (turns, *shape), *[shape] * count)]
     return function, leaves
@@ -307,6 +310,26 @@ def test_drawn_loops_are_what_they_were_before_rolling(seed, monkeypatch):
         assert (a is None) == (b is None)
         if a is not None:
             np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-13)
+
+
+@pytest.mark.parametrize("seed", range(12, 24))
+def test_any_of_the_loops_of_a_compiled_gradient_may_be_rolled(seed, monkeypatch):
+    """Passes forward that stay as they are with passes backward in loops, and the other way round."""
+    rng = np.random.default_rng(seed)
+    function, arrays = drawn_loop(rng)
+
+    def outputs(*leaves):
+        for leaf in leaves:
+            leaf.requires_grad_()
+        value = function(*leaves)
+        made = grad(value, leaves, allow_unused=True)
+        return value, *[g for g in made if g is not None]
+
+    monkeypatch.setattr(rolling.Stretch, "pays", lambda self: rng.random() < 0.5)
+    found = sg.compile(outputs)(*arrays)
+    monkeypatch.setattr(rolling, "LEAST_TURNS", 10**9)
+    for a, b in zip(found, sg.compile(outputs)(*arrays), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-10, atol=1e-13)
 
 
 def network(turns, width, batch, rng):
