@@ -215,3 +215,150 @@ def test_steps_that_run_in_python():
         x, product = (scale * x)[order], (scale[:, None] * product)[order]
     found = sg.compile(func.grad(sorted_each_time))(start)
     np.testing.assert_allclose(found, weights @ product, rtol=1e-12)
+
+
+def newton(a: Any) -> Any:
+    x, _ = sg.while_loop(
+        lambda x, last: (x - last).abs() > 1e-12 * x, lambda x, last: (0.5 * (x + a / x), x),
+        (sg.ones_like(a), sg.zeros_like(a)),
+    )  # fmt: skip
+    return x
+
+
+def decay(a: Any) -> Any:
+    """a (0.99 sin a)^n with the first n for which the power is at most 1 / 1000."""
+    x, _ = sg.while_loop(
+        lambda x, n: x > 1e-3, lambda x, n: (x * sg.sin(a) * 0.99, n + 1), (sg.ones_like(a), 0)
+    )
+    return x * a
+
+
+def newton_slope(a: float) -> float:
+    return float(0.5 / np.sqrt(a))
+
+
+def decay_slope(a: float) -> float:
+    factor = 0.99 * np.sin(a)
+    n = int(np.ceil(np.log(1e-3) / np.log(factor)))
+    return float(factor**n + a * n * factor ** (n - 1) * 0.99 * np.cos(a))
+
+
+@pytest.mark.parametrize(("program", "slope"), [(newton, newton_slope), (decay, decay_slope)])
+def test_gradients_have_the_same_bits_in_eager_mode(program, slope):
+    compiled, plain = sg.compile(func.grad(program)), func.grad(program)
+    for v in np.random.default_rng(0).uniform(0.5, 1.4, 60):
+        leaf = sg.tensor(v, dtype=sg.float64, requires_grad=True)
+        program(leaf).backward()
+        found = [compiled(v), plain(leaf.detach()).item(), leaf.grad.item()]
+        assert found[0] == found[1] == found[2]
+        assert found[0] == pytest.approx(slope(v), rel=1e-9)
+
+
+def test_leaves_from_outside_get_their_gradients_in_eager_mode():
+    w = sg.tensor([1.0, 2.0], requires_grad=True)
+    x = sg.tensor([1.0, 1.0], requires_grad=True)
+    (y,) = sg.while_loop(lambda x: x.sum() < 50.0, lambda x: (x * w + w,), (x,))
+    assert y.grad_fn.name() == "LoopBackward0"
+    y.sum().backward()
+    # four steps: w^4 x + w + w^2 + w^3 + w^4
+    wanted = [4 * v**3 + 1 + 2 * v + 3 * v**2 + 4 * v**3 for v in (1.0, 2.0)]
+    np.testing.assert_array_equal(w.grad.numpy(), wanted)
+    np.testing.assert_array_equal(x.grad.numpy(), [1.0, 16.0])
+
+
+class Square(sg.autograd.Function):
+    @staticmethod
+    def forward(x: Any) -> Any:
+        return x * x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, g: Any) -> Any:
+        (x,) = ctx.saved_tensors
+        return g * 2 * x
+
+
+def halved_or_less(x: Any, n: Any) -> Any:
+    return (x / 2 if int(n) % 2 == 0 else x - 1), n + 1
+
+
+# The loop, its first value, its last and the derivative of that; each needs Python in every step.
+STEP_BY_STEP = {
+    "looks": (
+        lambda x: sg.while_loop(lambda x, n: x > 1.0, halved_or_less, (x, 0))[0],
+        7.0, 0.25, 0.25,
+    ),
+    "calls a function": (
+        lambda x: sg.while_loop(lambda x: x < 100.0, lambda x: (Square.apply(x),), (x,))[0],
+        3.0, 6561.0, 8 * 3.0**7,
+    ),
+    "grows": (
+        lambda x: sg.while_loop(
+            lambda x: x.numel() < 5, lambda x: (sg.cat([x, 2 * x]),), (x.reshape(1),)
+        )[0].sum(),
+        1.0, 27.0, 27.0,
+    ),
+    "changes its dtype": (
+        lambda x: sg.while_loop(lambda x: x < 8.0, lambda x: (2 * x.double(),), (x.float(),))[0],
+        1.0, 8.0, 8.0,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STEP_BY_STEP)
+def test_what_cannot_be_recorded_runs_step_by_step_in_eager_mode(name):
+    program, start, value, slope = STEP_BY_STEP[name]
+    x = sg.tensor(start, dtype=sg.float64, requires_grad=True)
+    y = program(x)
+    y.backward()
+    assert (y.item(), x.grad.item()) == (value, slope)
+
+
+def test_hooks_in_a_loop_of_eager_mode_are_called_for_every_step():
+    seen: list[float] = []
+
+    def squared(v: Any) -> Any:
+        w = v * v
+        w.register_hook(lambda g: seen.append(g.item()))
+        return (w,)
+
+    x = sg.tensor(3.0, requires_grad=True)
+    sg.while_loop(lambda v: v < 100.0, squared, (x,))[0].backward()
+    assert x.grad.item() == 8 * 3.0**7 and seen == [1.0, 2 * 81.0, 4 * 9.0**3]
+
+
+@pytest.mark.parametrize("dtype", [sg.float64, sg.int64])
+def test_changes_in_place_in_a_loop_of_eager_mode(dtype):
+    total, start = sg.tensor(0.0), sg.tensor([1, 2], dtype=dtype)
+
+    def summed(x: Any) -> Any:
+        total.add_(x)
+        return (2 * x,)
+
+    def doubled(x: Any) -> Any:
+        x[0] *= 2
+        return (x,)
+
+    assert sg.while_loop(lambda x: x < 20.0, summed, (sg.tensor(1.0),))[0].item() == 32.0
+    assert total.item() == 31.0
+    (last,) = sg.while_loop(lambda x: x.sum() < 20.0, doubled, (start,))
+    assert last.tolist() == start.tolist() == [32, 2]
+
+
+def test_random_draws_in_a_loop_of_eager_mode_are_those_of_the_steps():
+    sg.manual_seed(0)
+    drawn = [sg.rand(()).item() for _ in range(4)]
+    sg.manual_seed(0)
+    x, count = sg.while_loop(
+        lambda x, n: n < 4, lambda x, n: (x + sg.rand(()), n + 1), (sg.tensor(0.0), 0)
+    )
+    assert count == 4 and x.item() == pytest.approx(sum(drawn))
+
+
+def test_a_condition_of_pythons_is_asked_before_every_step():
+    left = iter([True, True, True, False])
+    (x,) = sg.while_loop(lambda x: next(left), lambda x: (x + 3.0,), (sg.tensor(1.0),))
+    assert x.item() == 10.0

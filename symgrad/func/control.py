@@ -2,7 +2,8 @@
 
 A scan runs its function once, on placeholders, and records a loop with that body
 (`symgrad.ops.loop`): a thousand steps are one node, differentiable in both modes, and compile as
-fast as one step. Start reading at `scan`.
+fast as one step. So does `while_loop`, in eager mode too, where a program has the bits of its
+compiled self; what needs Python in every step has that in eager mode. Start reading at `scan`.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from symgrad.body import closed_body
 from symgrad.creation import tensor, zeros
 from symgrad.dtypes import DType, bool_
 from symgrad.errors import TracedValueError
-from symgrad.expr import Expr
+from symgrad.expr import Expr, ancestors
 from symgrad.func.levels import Watch, name_of, tracing
 from symgrad.nesting import flatten, text, unflatten
 from symgrad.op import STATE, cast_to, grad_mode, input_node
@@ -266,7 +267,7 @@ def _recorded(
     numbering = Results(len(first), len(trace.rows))
 
     def result(number: int) -> Tensor:
-        return Tensor(
+        return interface.wrap(
             loop(
                 *first,
                 *stacks,
@@ -382,12 +383,17 @@ def while_loop(
 
     Notes
     -----
-    The condition is looked at before each step, so each step runs when its turn comes; derivatives
-    flow through the steps that were made. Inside a compiled function, where no value can be looked at,
-    the loop is one node: both functions run once, on inputs without values, and how many steps are
-    made is found at each call. Forward mode, reverse mode and `symgrad.vmap` go through it, at any
+    The loop is one node, in eager mode as in a compiled function: both functions run once, on inputs
+    without values, and how many steps are made is found when the loop runs. Count steps in a carried
+    value, since a variable of Python's sees one step. Python numbers become tensors, of the default dtype
+    if nothing else gives them one. Forward mode, reverse mode and `symgrad.vmap` go through it, at any
     order; under a batch axis the loop goes on until all elements are done, and each keeps the values of
     its own last step.
+
+    In eager mode functions that cannot run so are called step by step, and derivatives flow through the
+    steps that were made: those that look at values in Python, draw random numbers, change tensors in
+    place that they did not make, register hooks, call an `autograd.Function`, or whose carried values
+    change shape or dtype. They have run on inputs without values before.
 
     The gradient of the node is that of the steps that were made. It runs the loop again, to count them
     and to keep the carried values before up to 1024 of them (fewer if they take more than 4 MB, but 16
@@ -416,17 +422,78 @@ def while_loop(
             )
         return tuple(following)
 
-    if not STATE.tracing:
-        while cond_fn(*carried):
-            carried = advanced(carried)
-        return carried
+    going = cond_fn(*carried)
+    recorded = _until(cond_fn, advanced, going, carried)
+    if recorded is not None:
+        return recorded
+    while going:
+        carried = advanced(carried)
+        going = cond_fn(*carried)
+    return carried
+
+
+def _until(
+    cond_fn: Callable[..., Any],
+    advanced: Callable[[tuple[Any, ...]], tuple[Any, ...]],
+    going: Any,
+    carried: tuple[Any, ...],
+) -> tuple[Any, ...] | None:
+    """The last values of a loop as a node; None in eager mode if its steps must run in Python."""
+    eager = not STATE.tracing
 
     def step(state: tuple[Any, ...], _: None) -> tuple[Any, None]:
-        following = advanced(state[1:])
-        return (_truth(cond_fn(*following)), *following), None
+        values = state[1:]
+        before = _nodes(values)
+        following = advanced(values)
+        holds = cond_fn(*following)
+        if eager:
+            _check_recordable(before, _nodes(values), holds, _nodes((following, holds)))
+        return (_truth(holds), *following), None
 
-    state, _ = _scanned(step, (_truth(cond_fn(*carried)), *carried), [], None, UNTIL, False)
-    return tuple(state[1:])
+    def recorded() -> tuple[Any, ...]:
+        state, _ = _scanned(step, (_truth(going), *carried), [], None, UNTIL, False)
+        return tuple(state[1:])
+
+    if not eager:
+        return recorded()
+    if not isinstance(going, Tensor) and not any(_number(x) for x in flatten(carried)[0]):
+        return None
+    try:
+        return recorded()
+    except Exception:
+        # Whatever a run without values meets, the steps meet too if it is an error.
+        return None
+
+
+class _StepByStepError(Exception):
+    """A loop of eager mode cannot be a node."""
+
+
+def _nodes(values: Any) -> list[Expr]:
+    """Those of the tensors in a nesting."""
+    return [x.expr() for x in flatten(values)[0] if isinstance(x, Tensor)]
+
+
+def _check_recordable(
+    before: Sequence[Expr], after: Sequence[Expr], holds: Any, outputs: Sequence[Expr]
+) -> None:
+    """Refuse a step of eager mode that a node would not repeat, given the nodes of what is carried."""
+    if any(a is not b for a, b in zip(before, after, strict=True)):
+        raise _StepByStepError("a carried tensor is changed in place, which is the caller's")
+    if not isinstance(holds, Tensor):
+        raise _StepByStepError("the condition follows from something that is not carried")
+    if _calls_back(outputs):
+        raise _StepByStepError("a function of the user's waits for the derivative of every step")
+
+
+def _calls_back(outputs: Sequence[Expr]) -> bool:
+    """Whether what computes some nodes has a derivative that is code."""
+    for n in ancestors(outputs, lambda n: n.value is None):
+        if n.op.family == "function":
+            return True
+        if n.op.family == "region" and _calls_back(n.attributes()["body"].outputs):
+            return True
+    return False
 
 
 def _nesting(value: Any) -> str:
