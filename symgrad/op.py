@@ -257,7 +257,8 @@ CONSTANT = _Constant()
 REGISTRY["input"] = INPUT
 REGISTRY["constant"] = CONSTANT
 
-_FIXED_NUMBERS = {0.0, 1.0, -1.0, 2.0, -2.0, 0.5}
+_ALWAYS = {number: (number,) for number in (0.0, 1.0, -1.0, 2.0, -2.0, 0.5)}
+"""The floating numbers that are always compiled in, and their attributes."""
 
 
 def constant(value: bool | int | float | complex, dtype: DType, fixed: bool = False) -> Expr:
@@ -272,12 +273,14 @@ def constant(value: bool | int | float | complex, dtype: DType, fixed: bool = Fa
         0, ±1, ±2 and ½ are always compiled in, unless complex or -0.0.
     """
     number: bool | int | float | complex
+    attrs: tuple[Any, ...] | None = None
     if dtype.category == 2:
         number = float(value)  # type: ignore[arg-type]
-        keyed = fixed or number in _FIXED_NUMBERS
-        # -0.0 equals 0.0 as a key of compiled code, so it is passed at run time.
-        if number == 0.0 and not fixed:
-            keyed = math.copysign(1.0, number) > 0.0
+        attrs = _ALWAYS.get(number)
+        # What asks whether a number is 0 would take -0.0 for it, so that is passed at run time.
+        if number == 0.0 and math.copysign(1.0, number) < 0.0:
+            attrs = None
+        keyed = fixed
     elif dtype.category == 3:
         number = complex(value)
         keyed = fixed
@@ -287,15 +290,42 @@ def constant(value: bool | int | float | complex, dtype: DType, fixed: bool = Fa
     else:
         number = bool(value)
         keyed = True
+    if attrs is None:
+        attrs = _compiled_in(number) if keyed else (None,)
     table = STATE.table
     if table is None:
-        return Expr(CONSTANT, (), (number if keyed else None,), (), dtype, False, number)
-    key = _constant_key(number, dtype, keyed)
+        return Expr(CONSTANT, (), attrs, (), dtype, False, number)
+    key = _constant_key(number, dtype, attrs[0] is not None)
     node = table.get(key)
     if node is None:
-        node = Expr(CONSTANT, (), (number if keyed else None,), (), dtype, False, number)
-        table[key] = node
+        node = table[key] = Expr(CONSTANT, (), attrs, (), dtype, False, number)
     return node
+
+
+class _Exact(tuple[Any, ...]):
+    """Attributes that are equal only if they read the same.
+
+    Attributes are part of many keys, where 0.0 and -0.0 would be one number, and no NaN would be
+    found again.
+    """
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Exact and repr(self) == repr(other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(repr(self))
+
+
+def _compiled_in(number: bool | int | float | complex) -> tuple[Any, ...]:
+    """The attributes of a constant whose number is compiled in."""
+    if type(number) is complex or number != number or (number == 0 and repr(number) == "-0.0"):
+        return _Exact((number,))
+    return (number,)
 
 
 def filling(value: bool | int | float | complex, dtype: DType) -> Expr:
@@ -312,8 +342,7 @@ def _constant_key(number: bool | int | float | complex, dtype: DType, keyed: boo
 
 
 _COMMON = {
-    dtype: {number: constant(number, dtype) for number in _FIXED_NUMBERS}
-    for dtype in (float32, float64)
+    dtype: {number: constant(number, dtype) for number in _ALWAYS} for dtype in (float32, float64)
 }
 
 
@@ -328,6 +357,8 @@ def number_node(value: float, dtype: DType, fixed: bool) -> Expr:
     found = _COMMON[dtype].get(value)
     if found is None:
         number = float(value)
+        if fixed and number != number:
+            return constant(number, dtype, fixed)
         return Expr(CONSTANT, (), (number if fixed else None,), (), dtype, False, number)
     return found if value or math.copysign(1.0, value) > 0.0 else constant(value, dtype, fixed)
 

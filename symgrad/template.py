@@ -122,8 +122,8 @@ def _key(
         elif kind in _EXACT:
             parts += (kind, a)
         elif kind is float:
-            # The zeros are equal, and are not the same.
-            parts += (kind, a if a else repr(a))
+            # The zeros are equal, and are not the same; a NaN equals nothing.
+            parts += (kind, a if a and a == a else repr(a))
         elif isinstance(a, _SEQUENCES):
             parts += (kind, len(a))
             for v in a:

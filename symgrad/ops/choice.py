@@ -445,7 +445,7 @@ def isclose(
 
 
 def _ref_nan_to_num(x: Any, nan: Any = 0.0, posinf: Any = None, neginf: Any = None) -> Any:
-    return np.nan_to_num(x, nan=nan or 0.0, posinf=posinf, neginf=neginf)
+    return np.nan_to_num(x, nan=0.0 if nan is None else nan, posinf=posinf, neginf=neginf)
 
 
 @composite(
@@ -475,6 +475,7 @@ def nan_to_num(
     high = float(limits.max) if posinf is None else posinf
     low = float(limits.min) if neginf is None else neginf
     infinity = float("inf")
-    result = where(isnan(input), constant(nan or 0.0, input.dtype), input)
+    filler = constant(0.0 if nan is None else nan, input.dtype)
+    result = where(isnan(input), filler, input)
     result = where(eq(input, infinity), constant(high, input.dtype), result)
     return where(eq(input, -infinity), constant(low, input.dtype), result)  # type: ignore[no-any-return]

@@ -33,7 +33,7 @@ def _ref_pad(x: np.ndarray, pad: Any, mode: str = "constant", value: float | Non
     ]
     grown = [(max(a, 0), max(b, 0)) for a, b in pairs]
     if mode == "constant":
-        return np.pad(cut, grown, constant_values=value or 0)
+        return np.pad(cut, grown, constant_values=0 if value is None else value)
     return np.pad(cut, grown, {"reflect": "reflect", "replicate": "edge", "circular": "wrap"}[mode])
 
 

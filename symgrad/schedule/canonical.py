@@ -115,7 +115,7 @@ def canonical(roots: Sequence[Expr]) -> Graph:
             of[id(e)] = of[id(e.args[0])]
             continue
         if fixed:
-            key: Any = (CONSTANT, e.dtype, repr(e.attrs[0]))
+            key: Any = (CONSTANT, e.dtype, e.attrs)
         elif e.value is not None or e.op.family == "leaf":
             key = id(e)
         else:
