@@ -11,7 +11,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from symgrad.exact import Exact
+
 LEAF = "leaf"
+
+_PLAIN = frozenset({str, int})
+"""Types of keys that are equal only if they are the same."""
 
 
 def _children(value: Any) -> tuple[Any, Any, list[Any]] | None:
@@ -19,8 +24,15 @@ def _children(value: Any) -> tuple[Any, Any, list[Any]] | None:
     if isinstance(value, list | tuple):
         return type(value), len(value), list(value)
     if isinstance(value, dict):
-        return type(value), tuple(value), list(value.values())
+        names = tuple(value) if _PLAIN.issuperset(map(type, value)) else _names(value)
+        return type(value), names, list(value.values())
     return None
+
+
+def _names(keys: Iterable[Any]) -> tuple[Any, ...]:
+    """The names of a dict's values: a number among its keys is another one where it reads so."""
+    names = tuple(keys)
+    return Exact(names) if any(isinstance(k, bool | float | complex) for k in names) else names
 
 
 def flatten(value: Any) -> tuple[list[Any], Any]:

@@ -23,6 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from symgrad.dtypes import DType, float32, float64
+from symgrad.exact import Exact
 from symgrad.expr import Expr
 from symgrad.sample import Case
 
@@ -302,29 +303,10 @@ def constant(value: bool | int | float | complex, dtype: DType, fixed: bool = Fa
     return node
 
 
-class _Exact(tuple[Any, ...]):
-    """Attributes that are equal only if they read the same.
-
-    Attributes are part of many keys, where 0.0 and -0.0 would be one number, and no NaN would be
-    found again.
-    """
-
-    __slots__ = ()
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is _Exact and repr(self) == repr(other)
-
-    def __ne__(self, other: object) -> bool:
-        return not self == other
-
-    def __hash__(self) -> int:
-        return hash(repr(self))
-
-
 def _compiled_in(number: bool | int | float | complex) -> tuple[Any, ...]:
     """The attributes of a constant whose number is compiled in."""
     if type(number) is complex or number != number or (number == 0 and repr(number) == "-0.0"):
-        return _Exact((number,))
+        return Exact((number,))
     return (number,)
 
 

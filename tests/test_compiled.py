@@ -69,6 +69,18 @@ def test_containers_keep_their_types():
         assert pair.second == (2,)
 
 
+def test_keys_that_are_equal_and_not_the_same_are_compiled_each():
+    f = sg.compile(lambda table: {k: k * v for k, v in table.items()})
+    x = np.array([1, 2])
+    for key in (1, 1.0, True, 0.0, -0.0, 0, False, 1):
+        for _ in range(2):
+            ((found, product),) = f({key: x}).items()
+            assert repr(found) == repr(key)
+            np.testing.assert_array_equal(product, key * x)
+            np.testing.assert_array_equal(np.signbit(product), np.signbit(key * x))
+            assert product.dtype.kind == (key * x).dtype.kind
+
+
 def test_an_argument_that_is_no_value_is_refused():
     with pytest.raises(TypeError, match=r"argument of type set is neither .*; pass its parts"):
         sg.compile(lambda x, s: x)(1.0, {1})
