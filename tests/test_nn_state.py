@@ -241,6 +241,23 @@ def test_checkpoint_enters_the_contexts_given():
     assert entered == ["call", "again"] and x.grad.item() == 4.0
 
 
+def test_checkpoint_refuses_contexts_where_it_is_traced():
+    def double(t):
+        return sg.autograd.checkpoint.checkpoint(
+            lambda t: t * 2.0,
+            t,
+            use_reentrant=False,
+            context_fn=lambda: (contextlib.nullcontext(), contextlib.nullcontext()),
+        )
+
+    x = T([2.0, 3.0], requires_grad=True)
+    for traced in (sg.compile(double), sg.vmap(double)):
+        with pytest.raises(NotImplementedError, match="no second call for the second context"):
+            traced(x)
+    with pytest.raises(NotImplementedError, match="leave it out there"):
+        sg.scan(lambda c, t: (c, double(t)), T(0.0), x)
+
+
 def test_steps_and_schedulers_refuse_what_they_cannot_do():
     one, other = (sg.optim.SGD([T([1.0], requires_grad=True)], lr=0.1) for _ in range(2))
     with pytest.raises(NotImplementedError, match="a step is not recorded"):

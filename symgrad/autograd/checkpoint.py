@@ -105,11 +105,17 @@ def checkpoint(
     use_reentrant : bool, optional
         True: torch's old form, which `autograd.grad` refuses; `preserve_rng_state` holds for both.
     context_fn : callable, optional
-        Returns two context managers: around the call, and around calling again.
+        Returns two context managers: around the call, and around calling again. Refused where the
+        function is not called again: inside `symgrad.compile`, `symgrad.vmap` and steps of loops.
     determinism_check, debug
         Accepted for torch's programs: nothing is compared or logged.
     preserve_rng_state : bool
         Whether random numbers are the same when the function is called again.
+
+    Raises
+    ------
+    NotImplementedError
+        If `context_fn` is given where the function is traced.
 
     Examples
     --------
@@ -119,10 +125,15 @@ def checkpoint(
     """
     if not STATE.grad:
         return function(*args, **kwargs)
-    if STATE.capture is not None:
+    if STATE.capture is not None or STATE.tracing:
+        if context_fn is not None:
+            raise NotImplementedError(
+                "checkpoint: a function that is compiled or transformed is called once, so there is no "
+                f"second call for the second context (got context_fn={context_fn!r}); leave it out there"
+            )
+        if STATE.capture is None:
+            return function(*args, **kwargs)
         return _traced(function, args, kwargs)
-    if STATE.tracing:
-        return function(*args, **kwargs)
     state = random.get_rng_state() if preserve_rng_state else None
     since = input_node((), dtypes.int64).serial
     first, later = (nullcontext(), nullcontext()) if context_fn is None else context_fn()
