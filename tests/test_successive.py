@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 from math import factorial
 from typing import Any
@@ -355,3 +356,16 @@ def test_formulas_of_higher_orders_are_short():
     from symgrad.formula.text import text
 
     assert text(third.expr(), {x.expr(): "x"}) == "2*cos(x)*exp(x) - 2*sin(x)*exp(x)"
+
+
+@pytest.mark.parametrize("exponent", [2, 3, 5, 2.0])
+@pytest.mark.parametrize("shape", [(), (2,)])
+def test_beyond_the_last_order_of_a_polynomial_there_are_zeros(exponent, shape):
+    """One pass more than there are powers gives zeros, as a path led there; they need no gradient."""
+    x = sg.tensor(np.full(shape, -2.0), requires_grad=True)
+    y = x**exponent
+    for order in range(1, int(exponent) + 2):
+        (y,) = sg.autograd.grad(y.sum(), x, create_graph=True)
+        expected = math.perm(int(exponent), order) * (-2.0) ** max(exponent - order, 0)
+        np.testing.assert_allclose(y.detach().numpy(), np.full(shape, expected), rtol=1e-14)
+    assert not y.requires_grad

@@ -28,7 +28,7 @@ from symgrad.calculus.taylor import Curve
 from symgrad.expr import Expr, ancestors
 from symgrad.op import CONSTANT, STATE, grad_mode
 from symgrad.ops.alias import derivative, detach
-from symgrad.ops.movement import reshape
+from symgrad.ops.movement import full, reshape
 
 Axes = tuple[int, ...]
 """Per axis of the input the axis of a node along which the same positions lie; -1 for size 1."""
@@ -102,6 +102,9 @@ class Successive:
         self._candidates = None
         if made is not None:
             put(held, id(x), made if _is_one(g) else scale(g, made), self._plus)
+        elif _depends(node.args[0] if node.op is derivative else node, x):
+            # As by the chain rule: the derivative by what a path leads to is there, if it is zero.
+            put(held, id(x), full(0.0, x.shape, x.dtype), self._plus)
         return True
 
     def _by_element(self, known: Expr, order: int) -> Expr | None:
@@ -138,14 +141,20 @@ class Successive:
     def _noted(self, gradient: Expr, y: Expr, g: Expr, axes: Axes) -> Expr:
         """The gradient `g * y'`, marked so if elements are in the same order and `g` stays put."""
         x = self._x
+        assert x is not None
         moved = [d for d in axes if d >= 0]
         if y is x or y.dtype is not gradient.dtype or moved != sorted(moved):
             return gradient
         if _is_one(g):
             return derivative(gradient, y, x, order=1)  # type: ignore[no-any-return]
-        if any(n is x for n in ancestors([g], lambda n: n.requires_grad)):
+        if _depends(g, x):
             return gradient
         return derivative(gradient, y, x, reshape(g, gradient.shape), order=1)  # type: ignore[no-any-return]
+
+
+def _depends(y: Expr, x: Expr) -> bool:
+    """Whether a path that derivatives pass leads from `y` to `x`."""
+    return any(n is x for n in ancestors([y], lambda n: n.requires_grad))
 
 
 def _is_one(g: Expr) -> bool:
