@@ -40,7 +40,7 @@ class Stores:
             if output.scattered:
                 self.combine_at(place, output, value)
             elif self._is_row(output):
-                rows.append((e.wide(self._in_memory(value)), self._row_address(place, output)))
+                rows.append(self._row(place, output, self._in_memory(value)))
             elif not self._is_apart(output):
                 self.store(place, output, value)
             else:
@@ -80,16 +80,16 @@ class Stores:
             everywhere = mask or constant("i1", True, e.width)
             f.masked_scatter(e.wide(value), f.gep(base, offset, value.kind), everywhere)
         elif step == 1:
-            self._store_rows([(e.wide(value), self._row_address(place, output))])
+            self._store_rows([self._row(place, output, value)])
         else:
             self._store_lanes([(value, *self._lanes_of(place, form, base, value.kind))])
 
-    def _row_address(self, place: int, output: Output) -> Val:
+    def _row(self, place: int, output: Output, value: Val) -> tuple[Val, Val]:
+        """The lanes of a value, and the address of the first of them."""
         f, e = self.f, self.e
-        kind = "i8" if output.target.dtype.kind == "i1" else output.target.dtype.kind
         offset, _ = e.scalar_offset(("out", place), output.offset)
-        row = f.gep(e.base(output.target), offset, kind)
-        return f.gep(row, e.variables[e.layout.vector], kind)
+        row = f.gep(e.base(output.target), offset, value.kind)
+        return e.wide(value), f.gep(row, e.variables[e.layout.vector], value.kind)
 
     def _store_rows(self, rows: list[tuple[Val, Val]]) -> None:
         """Store lanes of values (value, address) that follow one another, as far as the mask goes."""
