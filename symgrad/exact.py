@@ -1,7 +1,7 @@
 """Tuples that are equal only if they read the same.
 
 What decides a program is compared as a key. There 0.0 is -0.0 and 1 is True, and no NaN is found
-again, though a program made for one is not right for the other. One structure, `Exact`.
+again, though a program made for one is not right for the other. Start reading at `Exact`.
 """
 
 from __future__ import annotations
