@@ -87,12 +87,21 @@ CASES = {
     "remainders": lambda v, s: [sg.fmod(s[k], s[k + 1]) for k in range(9)],
     "a short sum": lambda v, s: [(v[:4].reshape(2, 2) * s[0]).sum(1), v * s[1]],
     "a sum used by scalars": lambda v, s: [s[k] / v.sum() for k in range(5)],
+    "sums of other vectors": lambda v, s: [(v * s[0]).sum(), (sg.sin(v) * s[1]).sum(), v * s[2]],
+    "reductions": lambda v, s: [
+        sg.prod(v * s[0]),
+        (v + s[1]).max(),
+        (v - s[2]).min(),
+        (v * s[3]).argmax(),
+        (v > s[4]).any(),
+    ],
+    "a product of vectors": lambda v, s: [v @ (v * s[0]), v * s[1]],
     "elements of a vector": lambda v, s: [sg.sin(v)[k] * s[k] for k in range(5)],
 }
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("n", [5, 8, 17])
+@pytest.mark.parametrize("n", [5, 8, 17, 32])
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 def test_straight_code_has_the_bits_of_loops(name: str, n: int, dtype: Any) -> None:
     def f(v, s):
@@ -106,6 +115,43 @@ def test_straight_code_has_the_bits_of_loops(name: str, n: int, dtype: Any) -> N
     eager = f(sg.tensor(v), sg.tensor(s))
     for a, b in zip(compiled, eager, strict=True):
         assert same_bits(np.asarray(a, b.numpy().dtype), b.numpy())
+
+
+REDUCTIONS = {
+    "sum": (lambda x: x.sum(), np.sum),
+    "prod": (lambda x: x.prod(), np.prod),
+    "max": (lambda x: x.max(), np.max),
+    "min": (lambda x: x.min(), np.min),
+    "argmax": (lambda x: x.argmax(), np.argmax),
+    "argmin": (lambda x: x.argmin(), np.argmin),
+    "any": (lambda x: (x > 1).any(), lambda x: np.any(x > 1)),
+    "all": (lambda x: (x > -1).all(), lambda x: np.all(x > -1)),
+    "dot": (lambda x: x @ x, lambda x: np.sum(x * x)),
+}
+
+
+@pytest.mark.parametrize("name", REDUCTIONS)
+@pytest.mark.parametrize("n", [2, 3, 8, 10, 15, 16])
+def test_a_reduction_of_a_few_elements_is_written_out(name: str, n: int) -> None:
+    ours, theirs = REDUCTIONS[name]
+    f = sg.compile(ours)
+    for x in (
+        np.random.default_rng(n).normal(size=n),
+        np.full(n, -0.0),
+        np.array([math.nan, *np.ones(n - 1)]),
+        np.array([*np.ones(n - 1), -math.inf]),
+    ):
+        found = f(x)
+        np.testing.assert_allclose(found, theirs(x), rtol=1e-14)
+        assert same_bits(np.asarray(found), ours(sg.tensor(x)).numpy())
+    assert "straight" in repr(steps(f))
+
+
+def test_nothing_is_written_beyond_a_row() -> None:
+    for n in range(2, 17):
+        room = np.full(20, 7.0)
+        sg.compile(sg.exp).into(room[:n], np.zeros(n))
+        np.testing.assert_array_equal(room, [1.0] * n + [7.0] * (20 - n))
 
 
 def test_signed_zeros_and_nans_pass_through() -> None:

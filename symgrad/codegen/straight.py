@@ -3,7 +3,7 @@
 One structure, `StraightEmitter`. A value is a scalar where it does not depend on the axis, else a
 vector of the axis' elements, padded to a power of two. Functions of scalars that do not wait for
 each other are computed side by side, in the lanes of one vector: vector maths has the same bits at
-any width. Sizes, strides and offsets are numbers in the code. Start reading at
+any width. A reduction folds the lanes as `symgrad.codegen.reduction` says. Sizes, strides and offsets are numbers in the code. Start reading at
 `StraightEmitter.emit`.
 """
 
@@ -11,10 +11,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from symgrad.codegen.combine import Combine, fold, part_of
 from symgrad.codegen.ir import FLOAT_BITS, Function, Module, Val, constant, lanes
-from symgrad.codegen.layout import FUNCTION_COST, Layout
+from symgrad.codegen.layout import FUNCTION_COST, LANES, Layout
 from symgrad.codegen.loops import ARGUMENTS
 from symgrad.codegen.lowering import Lowering
+from symgrad.codegen.vmath import avx512
 from symgrad.dtypes import DType, uint8
 from symgrad.schedule.affine import Affine
 from symgrad.schedule.canonical import Node
@@ -50,7 +52,7 @@ class StraightEmitter:
         """Instructions and stores, each store as soon as its value is there."""
         outputs: dict[int, list[Output]] = {}
         for output in self.nest.outputs:
-            outputs.setdefault(output.insts[0], []).append(output)
+            outputs.setdefault(max(output.insts), []).append(output)
         for group in self._order():
             if len(group) == 1:
                 self.values[group[0]] = self._value(self.nest.insts[group[0]])
@@ -58,7 +60,8 @@ class StraightEmitter:
                 self._side_by_side(group)
             for number in group:
                 for output in outputs.get(number, ()):
-                    self._store(output, self.values[number])
+                    value = self._reduced(output) if output.combine else self.values[number]
+                    self._store(output, value)
         self.f.ret()
         self.f.finish()
 
@@ -139,6 +142,23 @@ class StraightEmitter:
         packed = self._apply(insts[0], [self._packed(column, width) for column in columns])
         for lane, number in enumerate(group):
             self.values[number] = self.f.extract(packed, lane)
+
+    def _reduced(self, output: Output) -> Val:
+        """The elements of a vector as the one unit of the fixed tree that they are."""
+        element = self.nest.insts[output.insts[0]].dtype.kind
+        combine = Combine(output.combine, element, output.identity, self.b)
+        operands = tuple(self.wide(self.values[n]) for n in output.insts)
+        position = None
+        if len(combine.kinds()) > 1:
+            position = lanes("i64", range(self.width))
+        operands, position = combine.masked(self.inside, operands, position)
+        width = min(LANES, self.width)
+        state = combine.start(width)
+        for start in range(0, self.width, width):
+            parts = tuple(part_of(self.f, x, start, width) for x in operands)
+            at = None if position is None else part_of(self.f, position, start, width)
+            state = combine.take(state, parts, at)
+        return combine.result(fold(self.f, combine, state))
 
     def _packed(self, numbers: tuple[int, ...], width: int) -> Val:
         """Scalars as the lanes of a vector, the last one again in what is left."""
@@ -243,9 +263,23 @@ class StraightEmitter:
         if step == 0:
             f.store(value, self._address(base, form.const, value.kind))
         elif step == 1:
-            address = self._address(base, form.const, value.kind)
-            f.masked_store(self.wide(value), address, self.inside)
+            self._store_row(self.wide(value), base, form.const)
         else:
             for k, place in enumerate(self._places(form)[: self.size]):
                 element = f.extract(value, k) if value.width > 1 else value
                 f.store(element, self._address(base, place, value.kind))
+
+    def _store_row(self, value: Val, base: Val, place: int) -> None:
+        """Store the elements of a vector one after another."""
+        f = self.f
+        if avx512.enabled():
+            f.masked_store(value, self._address(base, place, value.kind), self.inside)
+            return
+        # A masked store takes as long as a dozen others: halves, quarters, ... as far as they go.
+        start, count = 0, self.width
+        while start < self.size:
+            while start + count > self.size:
+                count //= 2
+            address = self._address(base, place + start, value.kind)
+            f.store(part_of(f, value, start, count), address)
+            start += count

@@ -2,8 +2,10 @@
 
 A program of scalars and short vectors is cut by `symgrad.schedule.program` into dozens of nests of
 a few instructions: values that several of them use go through memory, and each is launched by
-itself. Here nests without axes, and nests over one short axis of the same size, are joined as far
-as their order allows. What is then used inside one piece only loses its buffer.
+itself. Here nests without axes, and nests over one short axis of the same size, which may be
+reduced, are joined as far as their order allows. What is then used inside one piece only loses its
+buffer. A nest that is a whole program over so few elements is written out too: its call takes
+little longer than what loops, masks and the tree of a sum would add.
 
 One structure, `Straight`, a step that produces all items of the nests it replaces. Start reading
 at `join_short`.
@@ -21,6 +23,9 @@ from symgrad.schedule.steps import Loops, Product, Schedule, Step, Stream
 
 LONGEST = 32
 """Elements of a vector that is kept in registers, at most."""
+
+ALONE = 16
+"""Elements of a nest that is written out as the only one of its program, at most."""
 
 AHEAD = 256
 """How many steps ahead companions are looked for: work grows with the length of a program alone."""
@@ -138,8 +143,9 @@ def _moves(n: Node) -> bool:
 
 
 def _is_tiny(item: Item) -> bool:
-    plain = item.axis < 0 and not item.cumulative and not item.positions
+    plain = not item.cumulative and not item.positions
     short = len(item.domain) <= 1 and all(s <= LONGEST for s in item.domain)
+    plain = plain and (item.axis < 0 or item.domain[item.axis] > 1)
     filled = item.target.op.gaps or is_strided_embedding(item.target)
     return plain and short and not item.target.op.writes and not filled
 
@@ -153,7 +159,9 @@ def join_short(schedule: Schedule, wanted: set[int]) -> None:
     wanted : set of int
         Numbers of nodes that need their buffers whatever uses them.
     """
-    if sum(_may_join(step) for step in schedule.steps) < 2:
+    alone = len(schedule.steps) == 1
+    fewest = 1 if alone else 2
+    if sum(_may_join(step) for step in schedule.steps) < fewest:
         return
     steps = [_Step(step) for step in schedule.steps]
     groups = _groups(steps)
@@ -168,7 +176,7 @@ def join_short(schedule: Schedule, wanted: set[int]) -> None:
     made: list[Step] = []
     dropped: set[int] = set()
     for number, group in enumerate(groups):
-        if len(group) == 1:
+        if len(group) == 1 and not (alone and 1 < steps[group[0]].size <= ALONE):
             made.append(steps[group[0]].step)
             continue
         own = {n for p in group for n in steps[p].writes}
