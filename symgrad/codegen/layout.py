@@ -45,6 +45,9 @@ MAX_INLINED = 16
 MAX_PEELED = 200
 """Instructions, none of them a function, of which a kernel may hold a copy without masks."""
 
+MAX_PEELED_ROWS = 64
+"""The same for a kernel that does not reduce: it has less to gain."""
+
 CHUNK_NS = 15_000.0
 """Work per chunk at least, in estimated serial nanoseconds."""
 
@@ -130,6 +133,9 @@ class Layout:
         reduced axis innermost), "crossed" (lanes along one reduced axis, the other outside),
         "running" (cumulative), "scatter" (writes at computed positions, in order) or "straight" (no
         loop: the one short axis is a vector, sizes and offsets are part of the code).
+    row : int
+        Size of the vector axis of a plain nest if one vector of half the lanes holds it, else 0. It
+        is part of the code then.
     block : (int, int) or None
         As given.
     axis, cross : int
@@ -174,7 +180,7 @@ class Layout:
         self._scratch: dict[int, int] = {}
         self._choose()
         self.peeled = self._is_peeled(functions)
-        self.ahead = self._cut() if self.peeled else None
+        self.ahead = self._cut() if self.peeled and self.mode != "plain" else None
         if self.mode == "crossed" and self.ahead is None and avx512.enabled():
             # Two vectors side by side, where the next one cannot be begun early.
             self.width = 2 * LANES
@@ -194,6 +200,7 @@ class Layout:
         running = any(o.cumulative for o in nest.outputs)
         axes = range(len(nest.sizes))
         self.split = False
+        self.row = 0
         if not nest.sizes or nest.straight:
             self.mode, self.vector, self.width, self.order = "plain", NO_AXIS, 1, []
             if nest.straight:
@@ -217,11 +224,12 @@ class Layout:
         # Registers of 256 bits are few, too: four for each value would be spilled and read again.
         short = nest.sizes[self.vector] <= LANES // 2
         sums = self.vector == nest.axis
-        if self._is_wide() and (short or not (sums or avx512.enabled())):
+        if self.is_wide() and (short or not (sums or avx512.enabled())):
             self.width = LANES // 2
         rest = [a for a in axes if a not in (self.vector, nest.axis)]
         if nest.axis < 0:
             self.mode = "plain"
+            self._choose_row(nest.sizes[self.vector])
             # Results are written front to back, as far as one order does for all of them.
             written = nest.outputs[0].offset
             rest.sort(key=lambda a: -abs(written.coefficient(a)))
@@ -238,6 +246,14 @@ class Layout:
         else:
             self.mode = "outer"
             self.order = [*rest, self.vector, nest.axis]
+
+    def _choose_row(self, size: int) -> None:
+        """Where a row is a vector at most, take the smallest one that holds it, and no loop."""
+        blocked = self.block is not None and self.block[0] == self.vector
+        if size > LANES // 2 or blocked or self.nest.filled is not None:
+            return
+        self.width = LANES // 4 if size <= LANES // 4 else LANES // 2
+        self.row = size
 
     def _choose_crossed(self) -> None:
         """Lanes along the reduced axis that suits the reads, rows of the other one after another."""
@@ -262,16 +278,23 @@ class Layout:
             self.vector, self.width = NO_AXIS, 1
             return
         self.vector = last
-        if nest.sizes[last] <= LANES // 2 and self._is_wide():
+        if nest.sizes[last] <= LANES // 2 and self.is_wide():
             self.width = LANES // 2
 
-    def _is_wide(self) -> bool:
+    def is_wide(self) -> bool:
         return any(i.dtype.itemsize > 4 for i in self.nest.insts)
 
     def _is_peeled(self, functions: int) -> bool:
         """Whether whole vectors get a loop without masks: where that makes little code more."""
-        along_lanes = self.mode in ("inner", "crossed")
-        return along_lanes and self.inline and not functions and len(self.nest.insts) <= MAX_PEELED
+        if not self.inline or functions:
+            return False
+        length = len(self.nest.insts)
+        if self.mode == "plain":
+            # With mask registers there is nothing to gain.
+            rows = bool(self.order) and self.order[-1] == self.vector and not self.row
+            rows = rows and self.nest.filled is None and not avx512.enabled()
+            return rows and length <= MAX_PEELED_ROWS
+        return self.mode in ("inner", "crossed") and length <= MAX_PEELED
 
     def _cut(self) -> Ahead | None:
         """Where to cut the body, if it divides: after the divisions that depend on none."""
@@ -336,7 +359,7 @@ class Layout:
         each += 0.4 * len(self.nest.outputs)
         if self.width == 1 or self.mode == "straight":
             return total * each * 3.0
-        return total * each * (1.0 if self._is_wide() else 0.6)
+        return total * each * (1.0 if self.is_wide() else 0.6)
 
     def _chunk(self) -> None:
         """Decide what a chunk is, and how many there are."""
@@ -503,7 +526,7 @@ class Layout:
             return names[node.number]
 
         parts: list[Any] = [
-            self.width, self.vector, self.mode, self.split, self.resumed, self.chunked,
+            self.width, self.vector, self.mode, self.row, self.split, self.resumed, self.chunked,
             tuple(self.order), self.inline,
         ]  # fmt: skip
         if self.mode == "straight":

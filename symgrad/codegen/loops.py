@@ -17,6 +17,7 @@ import numpy as np
 
 from symgrad.codegen.crossed import CrossedReduction
 from symgrad.codegen.filling import Filler
+from symgrad.codegen.gemm_tile import least
 from symgrad.codegen.ir import Function, Module, Section, Val, constant, lanes
 from symgrad.codegen.layout import LANES, Layout
 from symgrad.codegen.lowering import Lowering
@@ -425,12 +426,21 @@ class LoopEmitter:
             return
         f = self.f
         before = self.at(self.depth_of[self.layout.vector])
+        count = f.sub(end, self.variables[self.layout.vector])
         if self.width < LANES or not avx512.enabled():
             # LLVM 22 stores eight bytes under a mask made of bits as if it had sixteen lanes.
-            self.lane_mask = f.icmp("slt", self.lane_positions(), f.splat(end, self.width))
+            self.lane_mask = self._lanes_below(count)
         else:
-            self.lane_mask = self._first_lanes(f.sub(end, self.variables[self.layout.vector]))
+            self.lane_mask = self._first_lanes(count)
         f.redirect(before)
+
+    def _lanes_below(self, count: Val) -> Val:
+        """The mask of the first `count` lanes, by comparing numbers as wide as the elements."""
+        f = self.f
+        kind = "i64" if self.layout.is_wide() else "i32"
+        if kind == "i32":
+            count = f.cast("trunc", least(f, count, constant("i64", self.width)), kind)
+        return f.icmp("slt", lanes(kind, range(self.width)), f.splat(count, self.width))
 
     def _first_lanes(self, count: Val) -> Val:
         """The mask of the first `count` lanes, none if it is negative.
@@ -452,13 +462,23 @@ class LoopEmitter:
         filler = Filler(self) if self.nest.filled is not None else None
         opened: list[Loop] = []
         filled: list[Val] = []
+        if layout.row:
+            # Outside of the loops, so that what all rows share is there once.
+            self.enter(layout.vector, constant("i64", 0))
+            if layout.row < self.width:
+                self.lane_mask = lanes("i1", [k < layout.row for k in range(self.width)])
         for axis in layout.order:
+            if layout.row and axis == layout.vector:
+                continue
             if layout.mode == "running" and axis == self.nest.axis:
                 break
             start: Val = constant("i64", 0)
             end = self.parameter(("size", axis))
             if axis == layout.chunked and layout.mode != "scatter":
                 start, end = self.chunk_range(end)
+            if layout.peeled and axis == layout.vector:
+                self._peeled(start, end)
+                break
             step = self.width if axis == layout.vector else 1
             first = [filler.begin()] if filler is not None and not opened else []
             loop = self.open(axis, start, end, step, first)
@@ -469,13 +489,27 @@ class LoopEmitter:
                 self.set_lane_mask(end)
         if layout.mode == "running":
             Reduction(self).run_along()
-        else:
-            self.instructions()
-            self.stores.store_all()
+        elif not layout.peeled:
+            self._body()
         for loop in reversed(opened):
             self.close(loop, filled if loop is opened[0] else [])
         if filler is not None:
             filler.finish(filled[0])
+
+    def _body(self) -> None:
+        self.instructions()
+        self.stores.store_all()
+
+    def _peeled(self, start: Val, end: Val) -> None:
+        """Whole vectors in a loop without masks, then what is left."""
+        axis, width = self.layout.vector, self.width
+        whole = self.f.and_(self.f.sub(end, start), constant("i64", -width))
+        middle = self.f.add(start, whole)
+        for first, stop in ((start, middle), (middle, end)):
+            loop = self.open(axis, first, stop, width, guarded=True)
+            self.set_lane_mask(None if stop is middle else end)
+            self._body()
+            self.close(loop)
 
     def _clears(self) -> bool:
         """Whether the nest only fills consecutive memory with zeros."""

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from symgrad.codegen.combine import part_of
 from symgrad.codegen.gemm_tile import counted
-from symgrad.codegen.ir import Val, constant, i64
+from symgrad.codegen.ir import Function, Val, constant, i64, lanes
 from symgrad.codegen.vmath import avx512
 from symgrad.schedule.affine import Affine
 from symgrad.schedule.nest import Output
@@ -21,6 +22,21 @@ if TYPE_CHECKING:
 
 TOGETHER = 4
 """Outputs whose lanes are stored in turn, at most: their values take registers meanwhile."""
+
+
+def store_first(f: Function, value: Val, address: Val, count: int) -> None:
+    """Store the first `count` lanes of a vector one after another."""
+    if count < value.width and avx512.enabled():
+        f.masked_store(value, address, lanes("i1", [k < count for k in range(value.width)]))
+        return
+    # Without mask registers a masked store takes as long as a dozen others: halves, quarters, ...
+    start, part = 0, value.width
+    while start < count:
+        while start + part > count:
+            part //= 2
+        place = f.gep(address, constant("i64", start), value.kind) if start else address
+        f.store(part_of(f, value, start, part), place)
+        start += part
 
 
 class Stores:
@@ -94,6 +110,10 @@ class Stores:
     def _store_rows(self, rows: list[tuple[Val, Val]]) -> None:
         """Store lanes of values (value, address) that follow one another, as far as the mask goes."""
         f, mask = self.f, self.e.lane_mask
+        if self.e.layout.row:
+            for value, address in rows:
+                store_first(f, value, address, self.e.layout.row)
+            return
         if mask is None:
             for value, address in rows:
                 f.store(value, address)

@@ -16,7 +16,7 @@ from symgrad.codegen.ir import FLOAT_BITS, Function, Module, Val, constant, lane
 from symgrad.codegen.layout import FUNCTION_COST, LANES, Layout
 from symgrad.codegen.loops import ARGUMENTS
 from symgrad.codegen.lowering import Lowering
-from symgrad.codegen.vmath import avx512
+from symgrad.codegen.stores import store_first
 from symgrad.dtypes import DType, uint8
 from symgrad.schedule.affine import Affine
 from symgrad.schedule.canonical import Node
@@ -263,23 +263,9 @@ class StraightEmitter:
         if step == 0:
             f.store(value, self._address(base, form.const, value.kind))
         elif step == 1:
-            self._store_row(self.wide(value), base, form.const)
+            address = self._address(base, form.const, value.kind)
+            store_first(f, self.wide(value), address, self.size)
         else:
             for k, place in enumerate(self._places(form)[: self.size]):
                 element = f.extract(value, k) if value.width > 1 else value
                 f.store(element, self._address(base, place, value.kind))
-
-    def _store_row(self, value: Val, base: Val, place: int) -> None:
-        """Store the elements of a vector one after another."""
-        f = self.f
-        if avx512.enabled():
-            f.masked_store(value, self._address(base, place, value.kind), self.inside)
-            return
-        # A masked store takes as long as a dozen others: halves, quarters, ... as far as they go.
-        start, count = 0, self.width
-        while start < self.size:
-            while start + count > self.size:
-                count //= 2
-            address = self._address(base, place + start, value.kind)
-            f.store(part_of(f, value, start, count), address)
-            start += count
