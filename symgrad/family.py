@@ -402,6 +402,11 @@ class Contract(Op):
         a, b = args
         return record(self, (a, b), (), (a.shape[0], a.shape[1], b.shape[2]), a.dtype)
 
+    @staticmethod
+    def lower(b: Any, x: Any, y: Any, total: Any) -> Any:
+        """One more term of an element: the product of `x` and `y` added to `total`, rounded once."""
+        return b.fma(x, y, total)
+
 
 class Region(Op):
     """One result of a body that runs in a loop.

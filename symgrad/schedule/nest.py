@@ -414,6 +414,8 @@ class NestBuilder:
             return self._read(n, at, guard, stack)
         if family == "reduce":
             return self._short_sum(n, at, guard, stack)
+        if family == "contract":
+            return self._short_product(n, at, guard, stack)
         raise AssertionError(f"{n!r} needs a buffer of its own")
 
     def _shared(self, kind: str, dtype: DType, **fields: Any) -> int:
@@ -470,6 +472,22 @@ class NestBuilder:
                 joined.append(term)
             terms = joined
         return terms[0]
+
+    def _short_product(self, n: Node, at: Index, guard: int, stack: list[Any]) -> int | None:
+        """An element of a matrix product of a few terms: their chain, from +0.0 on."""
+        a, b = n.args
+        batch, row, column = at
+        factors: list[int | None] = []
+        for k in range(a.shape[2]):
+            factors.append(self._child(stack, a, (batch, row, Affine(k)), guard))
+            factors.append(self._child(stack, b, (batch, Affine(k), column), guard))
+        found = [number for number in factors if number is not None]
+        if len(found) < len(factors):
+            return None
+        total = self._shared("constant", n.dtype, value=0.0)
+        for x, y in zip(found[::2], found[1::2], strict=True):
+            total = self._append(Inst("op", n.dtype, op=n.op, args=(x, y, total)))
+        return total
 
     def _movement(self, n: Node, at: Index, guard: int, flat: bool, stack: list[Any]) -> int | None:
         a = n.args[0]

@@ -47,6 +47,9 @@ MAX_ITEMS = 512
 SHORT = 4
 """Terms of a sum that is written out, and elements of a kept axis that a reduction writes out."""
 
+WRITTEN_OUT = 64
+"""Elements of a product of short rows from which its users compute them."""
+
 MAX_REPEATED = 4
 """At how many different indices a nest may compute the same value."""
 
@@ -84,6 +87,31 @@ def is_short_sum(n: Node) -> bool:
     return last and 0 < shape[-1] <= SHORT
 
 
+def is_short_product(n: Node) -> bool:
+    """Whether a matrix product has so few terms that its users compute its elements in place.
+
+    To store such a result and read it again costs more than to compute it. A few elements are left
+    to the kernel of products, which is there anyway.
+    """
+    if n.op.family != "contract" or not 0 < n.args[0].shape[2] <= SHORT:
+        return False
+    return min(n.shape[1:]) > 1 and n.size >= WRITTEN_OUT
+
+
+def is_in_place(n: Node) -> bool:
+    """Whether users may compute a node's elements themselves, one by one."""
+    return n.op.family == "elementwise" or is_short_sum(n) or is_short_product(n)
+
+
+def own_cost(n: Node) -> float:
+    """The cost of an element, in additions, without that of the arguments."""
+    if n.op.family == "elementwise":
+        return n.op.cost
+    if is_short_sum(n):
+        return float(n.args[0].size // max(n.size, 1))
+    return n.args[0].shape[2] if is_short_product(n) else 0.0
+
+
 def _times_repeated(shape: tuple[int, ...], wide: tuple[int, ...]) -> float:
     """How often an element is used under broadcasting, short axes apart: those are written out."""
     times = 1.0
@@ -104,7 +132,7 @@ def has_buffer(n: Node) -> bool:
     """Whether a node is always stored: it is not computed element by element."""
     family = n.op.family
     if family in ("reduce", "cumulative", "contract", "library", "region"):
-        return not is_short_sum(n)
+        return not is_short_sum(n) and not is_short_product(n)
     return n.op.pieces or (family == "index" and not n.op.reads)
 
 
@@ -184,7 +212,6 @@ class _Storage:
         long = len(computed) > SEGMENT
         segment = self.segment = {n.number: place // SEGMENT for place, n in enumerate(computed)}
         for n in computed:
-            family = n.op.family
             if has_buffer(n):
                 self.store(n)
                 self.dear.add(n.number)
@@ -204,11 +231,8 @@ class _Storage:
                         if not self.is_loaded(a):
                             self.store(a)
                             self.local.add(a.number)
-            own = n.op.cost if family == "elementwise" else 0.0
-            times = 1
-            if is_short_sum(n):
-                own = times = n.args[0].size // max(n.size, 1)
-            cost[n.number] = own + times * sum(
+            times = n.args[0].size // max(n.size, 1) if is_short_sum(n) else 1
+            cost[n.number] = own_cost(n) + times * sum(
                 0.0 if a.input >= 0 or self.is_loaded(a) else cost[a.number] for a in n.args
             )
             for a in n.args:
@@ -218,8 +242,7 @@ class _Storage:
             )
         self._bound_repetition(computed, users, cost)
         for n in computed:
-            inline = n.op.family == "elementwise" or is_short_sum(n)
-            if n.users > 1 and inline:
+            if n.users > 1 and is_in_place(n):
                 scopes = {self._scope(u) for u in users.get(n.number, ())}
                 again = len(scopes) - 1
                 if again * cost[n.number] < REUSED:
@@ -246,8 +269,8 @@ class _Storage:
             if n.input >= 0 or (n is not root and self.is_loaded(n)):
                 read += n.size
                 continue
-            if n.op.family == "elementwise":
-                total += n.op.cost
+            if not is_short_sum(n):
+                total += own_cost(n)
             stack.extend(n.args)
         return total, read
 
@@ -268,8 +291,7 @@ class _Storage:
                 else:
                     same = max(same, times[u.number])
             total = same - 1 + moved if moved > 1 else max(same, moved)
-            inline = n.op.family == "elementwise" or is_short_sum(n)
-            if total > MAX_REPEATED and cost[n.number] > 0 and inline:
+            if total > MAX_REPEATED and cost[n.number] > 0 and is_in_place(n):
                 self.store(n)
             times[n.number] = 1 if self.is_loaded(n) else total
 
@@ -278,7 +300,7 @@ class _Storage:
         base = a
         while base.op.keeps_order and base.args:
             base = base.args[0]
-        if base.op.family == "elementwise":
+        if base.op.family == "elementwise" or is_short_product(base):
             self.store(base)
         moved = base
         while base.op.family == "movement" and base.args:
@@ -293,7 +315,8 @@ class _Storage:
     def _scope(self, user: Node) -> Any:
         """What tells apart users that cannot share a nest."""
         if user.op.family in ("reduce", "cumulative", "contract", "library", "region"):
-            return user.number
+            if not is_short_product(user):
+                return user.number
         return user.shape, self.level[user.number]
 
     def _serves_one_nest(self, n: Node, users: dict[int, list[Node]]) -> bool:
@@ -376,7 +399,7 @@ def _items(n: Node) -> list[Item]:
         return [
             Item(n, a.shape, ((a, index),), offset, n.attrs[0], op.combine, op.identity, True)  # type: ignore[attr-defined]
         ]
-    if op.family == "contract":
+    if op.family == "contract" and not is_short_product(n):
         return [_vector_product(n)]
     if op.pieces:
         return _joined(n)
@@ -534,7 +557,7 @@ def schedule(graph: Graph) -> Schedule:
                 done = ready[first.number] - 1
         elif is_routine(n):
             at_level(level, Routine(n))
-        elif n.op.family == "contract" and not is_vector_product(n):
+        elif n.op.family == "contract" and not is_vector_product(n) and not is_short_product(n):
             at_level(level, _product(n, partial(storage.is_loaded_in, segment=segment)))
         else:
             items = storage.items(n)
