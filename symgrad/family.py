@@ -397,6 +397,8 @@ class Contract(Op):
 
     family = "contract"
     linear = "each"
+    # Of one term.
+    cost = 2.0
 
     def __call__(self, *args: Any, **attrs: Any) -> Expr:
         a, b = args

@@ -55,6 +55,12 @@ def test_a_product_counts_two_operations_per_term():
     assert report.peak_share(step) == pytest.approx(share, rel=1e-12)
 
 
+def test_a_product_of_a_few_terms():
+    (step,) = report_of(lambda a, b: a @ b, np.ones((50, 3)), np.ones((3, 20))).steps
+    assert step.flops == 2 * 50 * 3 * 20
+    assert (step.read_bytes, step.written_bytes) == (8 * (150 + 60), 8 * 1000)
+
+
 @pytest.mark.parametrize("n", [1000, 300_000])
 def test_a_dot_product_counts_two_operations_per_term(n):
     (step,) = report_of(lambda x, y: (x * y).sum(), np.ones(n), np.ones(n)).steps

@@ -109,7 +109,7 @@ def own_cost(n: Node) -> float:
         return n.op.cost
     if is_short_sum(n):
         return float(n.args[0].size // max(n.size, 1))
-    return n.args[0].shape[2] if is_short_product(n) else 0.0
+    return n.op.cost * n.args[0].shape[2] if is_short_product(n) else 0.0
 
 
 def _times_repeated(shape: tuple[int, ...], wide: tuple[int, ...]) -> float:
