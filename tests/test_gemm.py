@@ -118,7 +118,9 @@ class Kernels:
             self.libraries[kind] = jit.compile_module(module, [name])
             self.tiles[kind] = gemm_library.Tiles(kind, shape)
             self.tiles[kind].need(
-                itertools.product(range(1, shape.rows + 1), range(1, shape.vectors + 1), (0, 1))
+                (rows, vectors, tail)
+                for vectors, most in enumerate(shape.rows, 1)
+                for rows, tail in itertools.product(range(1, most + 1), (0, 1))
             )
 
     def __call__(self, a, b, c, blocking=None, splits=(), offsets=None, within=(0, 1)):
@@ -302,20 +304,28 @@ def test_blocking_and_splits_leave_the_bits_alone(kernels, kind, packs):
             assert same_bits(c, want)
 
 
-@pytest.mark.parametrize("rows,vectors,lanes", [(6, 1, 64), (2, 3, 32), (4, 2, 32)])
-def test_register_tile_leaves_the_bits_alone(kernels, rows, vectors, lanes):
+@pytest.mark.parametrize("masks", [False, True])
+@pytest.mark.parametrize(
+    "rows,vectors,lanes",
+    [((6,), 1, 64), ((2, 2, 2), 3, 32), ((5, 3, 2), 2, 32), ((6, 6, 6, 6), 4, 64)],
+)
+def test_register_tile_leaves_the_bits_alone(kernels, monkeypatch, rows, vectors, lanes, masks):
     shapes = {
-        "double": gemm_tile.Shape(rows, vectors, lanes // 8),
-        "float": gemm_tile.Shape(rows, vectors, lanes // 4),
+        "double": gemm_tile.Shape(rows, vectors, lanes // 8, masks),
+        "float": gemm_tile.Shape(rows, vectors, lanes // 4, masks),
     }
     others = Kernels(shapes)
     rng = np.random.default_rng(29)
     for kind, dtype in DTYPES.items():
-        a, b = fill(rng, (1, 17, 1200), kind), fill(rng, (1, 1200, 45), kind)
-        want, c = np.empty((2, 1, 17, 45), dtype)
-        kernels(a, b, want)
-        others(a, b, c)
-        assert same_bits(c, want)
+        for n, packs in itertools.product((3, 17, 45, 52), (False, True)):
+            blocking = gemm.Blocking(packs, 24, 32, 17, n, 17)
+            a, b = fill(rng, (1, 17, 1200), kind), fill(rng, (1, 1200, n), kind)
+            want, c = np.empty((2, 1, 17, n), dtype)
+            kernels(a, b, want)
+            with monkeypatch.context() as patch:
+                patch.setattr(gemm, "host_shape", shapes.__getitem__)
+                others(a, b, c, blocking)
+            assert same_bits(c, want)
 
 
 @pytest.mark.parametrize("kind", DTYPES)

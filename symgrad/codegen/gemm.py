@@ -380,11 +380,16 @@ class Blocking(NamedTuple):
 # packed block (768 KiB) in L2 and a group of rows of A near L1.
 PACK_BYTES = 1_200_000
 PACK_ROWS = 96
-BLOCK_TILES = 4
-BLOCK_VECTORS = 32
+# With registers of 256 bits also where rows of B lie so far apart that a narrow panel of them has
+# few sets of the L1 cache for itself, and each line a page: up to twice as fast (512 x 512 doubles).
+FAR_BYTES = 2048
+FAR_DEPTH = 32
+FAR_ROWS = 64
+BLOCK_ROWS = 24
+BLOCK_LINES = 32
 # So that a product of one packed block feeds several threads: chunks, and their width at least.
 FEW = 4
-FEW_VECTORS = 8
+FEW_LINES = 8
 CHUNKS = 32
 CHUNK_NS = 4000.0
 JOINED_ROWS = 960
@@ -396,10 +401,11 @@ ENTRY_NS = 30.0
 
 
 def _entry_cost(kind: str, m: int, n: int, k: int, packs: bool) -> float:
-    """Nanoseconds for one batch entry on one thread: half vectors are the grain of columns."""
+    """Nanoseconds for one batch entry on one thread: 32 bytes are the grain of columns."""
     shape = host_shape(kind)
-    lanes = -(-n // (shape.width // 2)) * (shape.width // 2)
-    rate = GFLOPS[kind] * (1.0 if shape.vectors > 1 else 0.7)
+    grain = VECTOR_BYTES * 4 // FLOAT_BITS[kind]
+    lanes = -(-n // grain) * grain
+    rate = GFLOPS[kind] * (1.0 if shape.masks else 0.7)
     rows = m + (5.4 if packs else 0.0)
     traffic = (m * k + k * n + m * n) * FLOAT_BITS[kind] // 8 - CACHE_BYTES
     return ENTRY_NS + max(2.0 * rows * lanes * k / rate, traffic / BYTES_PER_NS)
@@ -411,28 +417,47 @@ def choose_blocking(
     """The blocking for sizes (batch, m, n, k); of influence on speed, not on the bits."""
     nbatch, m, n, k = sizes
     shape = host_shape(kind)
-    unit_bytes = n * min(k, UNIT) * FLOAT_BITS[kind] // 8
-    packs = b_strides[2] != 1 or (unit_bytes > PACK_BYTES and m >= PACK_ROWS)
+    packs = worth_packing(kind, (m, n, k), b_strides)
     cost = _entry_cost(kind, m, n, k, packs)
     wanted = int(min(-(-CHUNKS // max(nbatch, 1)), cost / CHUNK_NS))
     most_columns = STAGE_COLUMNS if staged else n
+    grain = shape.rows[shape.vectors - 1]
+    line = VECTOR_BYTES * 8 // FLOAT_BITS[kind]
     if packs:
         # Chunks side by side pack different columns, chunks below one another the same.
-        most = max(n // (BLOCK_VECTORS * shape.width), min(n // (FEW_VECTORS * shape.width), FEW))
-        columns = _part(n, max(1, min(wanted, most)), shape.width)
-        rows = _part(m, min(wanted * columns // max(n, 1), m // PACK_ROWS), shape.rows)
+        lines = n // line
+        most = max(lines // BLOCK_LINES, min(lines // FEW_LINES, FEW))
+        columns = _part(n, max(1, min(wanted, most)), line)
+        rows = _part(m, min(wanted * columns // max(n, 1), m // PACK_ROWS), grain)
     else:
-        rows = _part(m, min(wanted, m // (BLOCK_TILES * shape.rows)), shape.rows)
+        rows = _part(m, min(wanted, m // BLOCK_ROWS), grain)
         panel = shape.vectors * shape.width
         columns = _part(n, min(wanted * rows // max(m, 1), n // (2 * panel)), panel)
     return Blocking(
         packs,
-        BLOCK_TILES * shape.rows,
-        BLOCK_VECTORS,
+        BLOCK_ROWS,
+        block_vectors(kind),
         min(rows, JOINED_ROWS),
         min(columns, most_columns),
         JOINED_ROWS,
     )
+
+
+def worth_packing(kind: str, sizes: tuple[int, int, int], b_strides: Strides) -> bool:
+    """Whether a product of sizes (m, n, k) copies B into panels."""
+    m, n, k = sizes
+    element_bytes = FLOAT_BITS[kind] // 8
+    if b_strides[2] != 1:
+        return True
+    far = abs(b_strides[1]) * element_bytes >= FAR_BYTES and k >= FAR_DEPTH
+    if far and m >= FAR_ROWS and not host_shape(kind).masks:
+        return True
+    return n * min(k, UNIT) * element_bytes > PACK_BYTES and m >= PACK_ROWS
+
+
+def block_vectors(kind: str) -> int:
+    """Vectors of columns in a block, at most."""
+    return BLOCK_LINES * VECTOR_BYTES * 8 // FLOAT_BITS[kind] // host_shape(kind).width
 
 
 def _part(size: int, pieces: int, grain: int) -> int:
@@ -483,8 +508,8 @@ def gemm_plan(
     chunk_columns = max(1, min(cut.chunk_columns, n))
     joined = max(1, cut.rows_joined // chunk_rows)
     rows = min(joined * chunk_rows, max(m, 1))
-    block_vectors = max(1, min(cut.block_vectors, -(-chunk_columns // shape.width)))
-    block_bytes = block_vectors * VECTOR_BYTES
+    vectors = max(1, min(cut.block_vectors, -(-chunk_columns // shape.width)))
+    block_bytes = vectors * shape.width * size
     b_bytes = block_bytes * min(k, UNIT) if cut.packs else 0
     stage_bytes = _rounded(rows * chunk_columns * size) if staged else 0
     units = max(1, -(-k // UNIT))
@@ -495,50 +520,52 @@ def gemm_plan(
     extent = nbatch * -(-m // chunk_rows) * -(-n // chunk_columns)
     tail = (
         (nbatch, m, n, k, *strides[0], *strides[1], *strides[2], 0, 0)
-        + (chunk_rows, chunk_columns, joined, cut.block_rows, block_vectors)
+        + (chunk_rows, chunk_columns, joined, cut.block_rows, vectors)
         + (b_bytes, stage_bytes, slot_bytes, work + VECTOR_BYTES if work else 0)
         + (tiles(kind).address, int(resumed))
     )
-    variant = f"{shape.rows}x{shape.vectors}{' packed' * cut.packs}{' staged' * staged}"
+    tile = f"{shape.rows[shape.vectors - 1]}x{shape.vectors}"
+    variant = f"{tile}{' packed' * cut.packs}{' staged' * staged}"
     cost = ENTRY_NS + nbatch * _entry_cost(kind, m, n, k, cut.packs)
     used = (
         frozenset()
         if extent == 0
         else frozenset(
             (r, v, tail_form)
-            for r in _row_sizes(shape, m, chunk_rows, joined, cut.block_rows)
-            for v, tail_form in _column_sizes(shape, n, chunk_columns, block_vectors)
+            for v, tail_form in _column_sizes(shape, n, chunk_columns, vectors)
+            for r in _row_sizes(shape.rows[v - 1], m, chunk_rows, joined, cut.block_rows)
         )
     )
     return GemmLaunch(kernel_name(kind), tail, extent, int(cost), work, variant, swapped, used)
 
 
-def _piece_sizes(count: int, most: int) -> set[int]:
+def _piece_sizes(count: int, most: int, slack: int = 0) -> set[int]:
     """The sizes that `pieces_of` cuts a count into."""
-    pieces = -(-count // most)
+    pieces = max(1, -(-(count - slack) // most))
     base = count // pieces
     return {base, base + 1} if count % pieces else {base}
 
 
-def _row_sizes(shape: Shape, m: int, chunk: int, joined: int, block: int) -> set[int]:
-    """Rows of the tiles of a product, however its chunks are joined."""
+def _row_sizes(most: int, m: int, chunk: int, joined: int, block: int) -> set[int]:
+    """Rows of the tiles of a product, of at most `most`, however its chunks are joined."""
     chunks = -(-m // chunk)
     found: set[int] = set()
     for count in range(1, min(joined, chunks) + 1):
         for rows in {count * chunk, m - (chunks - count) * chunk}:
             for part in _piece_sizes(min(rows, m), block):
-                found |= _piece_sizes(part, shape.rows)
+                found |= _piece_sizes(part, most)
     return found
 
 
 def _column_sizes(shape: Shape, n: int, chunk: int, block: int) -> Iterator[tuple[int, int]]:
     """Vectors of the tiles of a product, with the form of the last one."""
+    slack = shape.most_vectors - shape.vectors
     for columns in {min(chunk, n), n % chunk or chunk}:
         total = -(-columns // shape.width)
         last = columns - (total - 1) * shape.width
         form = int(last > shape.tails[0][1])
         for part in _piece_sizes(total, block):
-            for vectors in _piece_sizes(part, shape.vectors):
+            for vectors in _piece_sizes(part, shape.vectors, slack):
                 yield vectors, form
                 if total > vectors:
                     yield vectors, 1

@@ -15,6 +15,7 @@ from symgrad.codegen.gemm_tile import (
     counted,
     element,
     least,
+    panels_of,
     pieces_of,
     place,
     tile_name,
@@ -67,12 +68,13 @@ def define_inner(module: Module, kind: str, shape: Shape, missing: str, looks: b
     table = f.load(place(f, job, JOB_TILES), "ptr")
     panels = f.icmp("ne", packed, i64(0))
     zeros = Zeros(f, module, kind, shape) if looks else None
-    if zeros is not None:
-        with pieces_of(f, m, i64(shape.rows), "span") as (row, rows):
-            zeros.look(element(f, a, f.mul(row, a_row), kind), row, rows)
     b_step = f.select(panels, length, i64(1))
     total = vectors_of(f, n, shape.width)
-    with pieces_of(f, total, i64(shape.vectors), "column") as (first, vectors):
+    with panels_of(f, total, shape) as (first, vectors):
+        most = _most_rows(f, shape, vectors)
+        if zeros is not None:
+            with zeros.renewed(most), pieces_of(f, m, most, "span") as (row, rows):
+                zeros.look(element(f, a, f.mul(row, a_row), kind), row, rows)
         column = f.mul(first, width)
         panel = element(f, b, f.mul(column, b_step), kind)
         before_last = f.mul(f.sub(f.add(first, vectors), i64(1)), width)
@@ -82,11 +84,11 @@ def define_inner(module: Module, kind: str, shape: Shape, missing: str, looks: b
             f.store(f.mul(vectors, width), place(f, job, JOB_B_K))
         if zeros is not None:
             zeros.turn_to(panel, f.sub(f.add(before_last, count), column))
-        with pieces_of(f, m, i64(shape.rows), "row") as (row, rows):
+        with pieces_of(f, m, most, "row") as (row, rows):
             at_a, at_b = element(f, a, f.mul(row, a_row), kind), panel
             if zeros is not None:
                 at_a, at_b = zeros.cut(at_a, at_b, row)
-            number = f.add(f.mul(f.sub(rows, i64(1)), i64(shape.vectors)), vectors)
+            number = f.add(f.mul(f.sub(rows, i64(1)), i64(shape.most_vectors)), vectors)
             number = f.add(f.mul(f.sub(number, i64(1)), i64(2)), tail)
             tile = f.load(f.gep(table, number, "ptr"), "ptr")
             values = [job, at_a, at_b, f.add(top, row), column, count]
@@ -104,3 +106,13 @@ def define_inner(module: Module, kind: str, shape: Shape, missing: str, looks: b
     f.ret()
     f.finish()
     return name
+
+
+def _most_rows(f: Function, shape: Shape, vectors: Val) -> Val:
+    """The most rows of a tile of so many vectors."""
+    most = i64(shape.rows[-1])
+    for count in range(shape.most_vectors - 1, 0, -1):
+        if shape.rows[count - 1] != shape.rows[count]:
+            few = f.icmp("sle", vectors, i64(count))
+            most = f.select(few, i64(shape.rows[count - 1]), most)
+    return most

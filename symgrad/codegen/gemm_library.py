@@ -47,7 +47,7 @@ class Tiles:
     def __init__(self, kind: str, shape: Shape) -> None:
         self.kind = kind
         self.shape = shape
-        self.table = np.zeros(shape.rows * shape.vectors * 2, np.intp)
+        self.table = np.zeros(shape.most_rows * shape.most_vectors * 2, np.intp)
         self.kernel: jit.Library | None = None
         self._libraries: list[jit.Library] = []
 
@@ -74,7 +74,7 @@ class Tiles:
 
     def _place(self, size: Size) -> int:
         rows, vectors, tail = size
-        return ((rows - 1) * self.shape.vectors + vectors - 1) * 2 + tail
+        return ((rows - 1) * self.shape.most_vectors + vectors - 1) * 2 + tail
 
     def _named(self, size: Size) -> tuple[int, int, str]:
         rows, vectors, tail = size

@@ -2,12 +2,12 @@
 
 Two structures:
 
-* `Shape`: what a host's registers allow: rows and vectors of a tile, lanes of a vector.
+* `Shape`: what a host's registers allow: rows and vectors of tiles, lanes of a vector.
 * the *job*, an array of i64 in the caller's stack frame (`JOB_...` are its places), which holds
   what all tiles of one block share: strides, the length of the chain, where results go.
 
-A tile computes, for at most `Shape.rows` rows and `Shape.vectors` vectors of columns, one unit
-of the product: per element one chain of fused multiply-adds along k, started at +0.0, or with
+A tile computes, for some rows and vectors of columns (`Shape` tells how many), one unit of the
+product: per element one chain of fused multiply-adds along k, started at +0.0, or with
 `JOB_RESUMED` where an earlier part of the same unit left it in slot 0. Results of
 units join in a binary counter: `slots` are its digits, slot 0 is C itself, and a tile first adds
 the `JOB_POPS` topmost slots to its chain and then stores to the last of them (or to a new one).
@@ -18,7 +18,7 @@ Start reading at `define_tile`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import NamedTuple
 
 from symgrad.codegen.ir import FLOAT_BITS, INT_OF_FLOAT, Function, Module, Val, constant, i64, lanes
@@ -49,22 +49,45 @@ INT_OF_WIDTH = {64: "i64", 32: "i32"}
 
 
 class Shape(NamedTuple):
-    """The largest register tile: `rows` by `vectors` of `width` lanes."""
+    """The register tiles.
 
-    rows: int
+    Attributes
+    ----------
+    rows : tuple of int
+        The most rows of a tile of one vector, of two, and so on.
+    vectors : int
+        How many vectors most tiles have.
+    width : int
+        Lanes of a vector.
+    masks : bool
+        Whether masks have registers of their own.
+    """
+
+    rows: tuple[int, ...]
     vectors: int
     width: int
+    masks: bool = False
+
+    @property
+    def most_rows(self) -> int:
+        return max(self.rows)
+
+    @property
+    def most_vectors(self) -> int:
+        return len(self.rows)
 
     @property
     def tails(self) -> tuple[tuple[str, int], tuple[str, int]]:
         """Two forms of a tile's last vector, each with the most columns it serves.
 
         ``whole`` knows no mask, ``part`` has one, and ``half`` also has half the lanes. Masks
-        are free where they have registers of their own; elsewhere they take operands' places.
+        are free where they have registers of their own. Elsewhere they take operands' places and
+        stores with them ten times as long; so a vector that is ``lapped`` begins as many columns
+        earlier as it lacks, in the one before it, and only a tile of one vector has a mask.
         """
-        if self.vectors == 1:
-            return ("part", self.width - 1), ("whole", self.width)
-        return ("half", self.width // 2), ("part", self.width)
+        if self.masks:
+            return ("half", self.width // 2), ("part", self.width)
+        return ("lapped", self.width - 1), ("whole", self.width)
 
 
 def tile_shape(kind: str, wide_registers: bool) -> Shape:
@@ -74,11 +97,11 @@ def tile_shape(kind: str, wide_registers: bool) -> Shape:
     ----------
     kind : {"double", "float"}
     wide_registers : bool
-        True with 32 registers of 512 bits: 24 of them accumulate. Otherwise a vector takes two
-        or more registers and one vector per row leaves room for the operands.
+        True with 32 registers of 512 bits: 24 of them accumulate. Otherwise there are 16 of 256
+        bits, of which 12 accumulate: 6 rows of 2 vectors, or 4 of 3 where the vectors are odd.
     """
     width = VECTOR_BYTES * 8 // FLOAT_BITS[kind]
-    return Shape(6, 4 if wide_registers else 1, width)
+    return Shape((6,) * 4, 4, width, True) if wide_registers else Shape((8, 6, 4), 2, width // 2)
 
 
 @contextmanager
@@ -171,13 +194,17 @@ def define_tile(
     elif tail == "half":
         widths[-1] //= 2
     vectors = len(widths)
-    offsets = [sum(widths[:v]) for v in range(vectors)]
+    offsets = [i64(sum(widths[:v])) for v in range(vectors)]
+    lapped = tail == "lapped" and vectors > 1
+    if lapped:
+        offsets[-1] = f.add(offsets[-2], count)
+    masked = not (lapped or tail == "whole")
     mask = lane_mask(f, count, kind, widths[-1])
     row_offsets = [f.mul(a_row, i64(r)) for r in range(rows)]
 
     def vector(at: Val, number: int) -> Val:
-        at = element(f, at, i64(offsets[number]), kind)
-        if number < vectors - 1 or tail == "whole":
+        at = element(f, at, offsets[number], kind)
+        if number < vectors - 1 or not masked:
             return f.load(at, kind, widths[number])
         return f.masked_load(at, mask, constant(kind, 0.0, widths[-1]))
 
@@ -205,7 +232,7 @@ def define_tile(
     with when(f, f.icmp("sge", length, i64(PREFETCH_LENGTH)), "prefetch"):
         f.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
         for at in addresses(f.sub(depth, pops)):
-            for offset in range(0, offsets[-1] + 1, shape.width):
+            for offset in range(0, sum(widths), VECTOR_BYTES * 8 // FLOAT_BITS[kind]):
                 line = element(f, at, i64(offset), kind)
                 f.do(f"call void @llvm.prefetch.p0({line}, i32 0, i32 3, i32 1)")
 
@@ -229,8 +256,8 @@ def define_tile(
     target, *sums = _repeated(f, join, [depth, *sums], pops, 1, "join")
     for r, at in enumerate(addresses(target)):
         for v in range(vectors):
-            to = element(f, at, i64(offsets[v]), kind)
-            if v < vectors - 1 or tail == "whole":
+            to = element(f, at, offsets[v], kind)
+            if v < vectors - 1 or not masked:
                 f.store(sums[r * vectors + v], to)
             else:
                 f.masked_store(sums[r * vectors + v], to, mask)
@@ -305,15 +332,26 @@ def quotient(f: Function, x: Val, y: Val, trivial: Val, instead: Val) -> Val:
 
 
 @contextmanager
-def pieces_of(f: Function, count: Val, most: Val, hint: str) -> Iterator[tuple[Val, Val]]:
-    """Emit a loop over near-equal pieces of at most `most`: first index and size of each."""
-    whole = f.icmp("sle", count, most)
-    pieces = quotient(f, f.sub(f.add(count, most), i64(1)), most, whole, i64(1))
+def pieces_of(
+    f: Function, count: Val, most: Val, hint: str, slack: int = 0
+) -> Iterator[tuple[Val, Val]]:
+    """Emit a loop over near-equal pieces of at most `most`: first index and size of each.
+
+    With `slack`, pieces may be that much longer in all.
+    """
+    whole = f.icmp("sle", count, f.add(most, i64(slack)))
+    pieces = quotient(f, f.sub(f.add(count, most), i64(1 + slack)), most, whole, i64(1))
     base = quotient(f, count, pieces, whole, count)
     larger = f.sub(count, f.mul(base, pieces))
     with counted(f, i64(0), pieces, i64(1), hint) as number:
         size = f.add(base, f.cast("zext", f.icmp("slt", number, larger), "i64"))
         yield f.add(f.mul(number, base), least(f, number, larger)), size
+
+
+def panels_of(f: Function, count: Val, shape: Shape) -> AbstractContextManager[tuple[Val, Val]]:
+    """Emit a loop over the vectors of columns that tiles have: the first and how many."""
+    slack = shape.most_vectors - shape.vectors
+    return pieces_of(f, count, i64(shape.vectors), "panel", slack)
 
 
 def vectors_of(f: Function, count: Val, width: int) -> Val:
@@ -334,7 +372,7 @@ def define_pack_b(module: Module, kind: str, shape: Shape) -> str:
     to, b, k_stride, n_stride, length, columns = f.arguments
     width = shape.width
     total = vectors_of(f, columns, width)
-    with pieces_of(f, total, i64(shape.vectors), "panel") as (first, vectors):
+    with panels_of(f, total, shape) as (first, vectors):
         column = f.mul(first, i64(width))
         source = element(f, b, f.mul(column, n_stride), kind)
         panel = element(f, to, f.mul(column, length), kind)
@@ -379,7 +417,7 @@ def _pack_rows(
     panel, source = ends
     width = shape.width
     zero = constant(kind, 0.0, width)
-    for count in range(1, shape.vectors + 1):
+    for count in range(1, shape.most_vectors + 1):
         with when(f, f.icmp("eq", vectors, i64(count)), f"rows{count}"):
             last = (count - 1) * width
             mask = lane_mask(f, f.sub(columns, i64(last)), kind, width)

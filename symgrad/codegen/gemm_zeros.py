@@ -16,7 +16,8 @@ Tiles without such zeros cost a look at their first and last elements. Start rea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from symgrad.codegen.gemm_tile import (
     JOB_A_K,
@@ -31,6 +32,7 @@ from symgrad.codegen.gemm_tile import (
     none_of,
     place,
     vectors_of,
+    when,
 )
 from symgrad.codegen.ir import INT_OF_FLOAT, Function, Module, Val, constant, i64
 
@@ -61,11 +63,23 @@ class Zeros:
         self._spans = f.alloca("i64", 1, 2 * MOST_ROWS)
         # What is known of the panel: rows before the first number, and from the second on, are finite.
         self._finite = f.alloca("i64", 1, 2)
+        # The most rows of the tiles whose spans are known.
+        self._rows = f.alloca("i64")
+        f.store(i64(0), self._rows)
         self._panel: tuple[Val, Val, Val] | None = None
 
     def _own(self, row: Val) -> Val:
         """Where the span of the tile is kept that begins at a row."""
         return place(self.f, self._spans, self.f.shl(row, i64(1)))
+
+    @contextmanager
+    def renewed(self, most: Val) -> Iterator[None]:
+        """Where the tiles that follow have other rows than those before, look at A in the block."""
+        f = self.f
+        with when(f, f.icmp("ne", most, f.load(self._rows, "i64")), "renewed"):
+            self.end()
+            f.store(most, self._rows)
+            yield
 
     def look(self, a: Val, row: Val, rows: Val) -> None:
         """Find the zeros in the rows of one tile."""

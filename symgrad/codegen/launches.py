@@ -10,7 +10,6 @@ from typing import NamedTuple
 
 from symgrad.codegen import gemm
 from symgrad.codegen.blockwise import BlockRun, Inner
-from symgrad.codegen.gemm_library import host_shape
 from symgrad.codegen.kernels import Kernel, emitted_kernel
 from symgrad.codegen.layout import LANES, Layout
 from symgrad.codegen.plan import Launch
@@ -172,11 +171,13 @@ class _StreamAssembly:
         def planned(made: gemm.GemmLaunch) -> tuple[int, ...]:
             return made.arguments(*slots, a_offset, b_offset)
 
-        tiles = gemm.BLOCK_TILES * host_shape(kind).rows
         lines = block * fit.per
         rows = lines if fit.axis == ROW else m
         columns = lines if fit.axis == COLUMN else n
-        cut_as = gemm.Blocking(b_n != 1, tiles, gemm.BLOCK_VECTORS, rows, columns, rows)
+        packs = gemm.worth_packing(kind, (rows, columns, step.k), (b_batch, b_k, b_n))
+        cut_as = gemm.Blocking(
+            packs, gemm.BLOCK_ROWS, gemm.block_vectors(kind), rows, columns, rows
+        )
         if fit.axis != DEPTH:
             made = gemm.gemm_plan(
                 kind, batch, m, n, step.k, (a_batch, a_row, a_k), (b_batch, b_k, b_n),
