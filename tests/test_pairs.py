@@ -211,3 +211,22 @@ def test_values_at_swapped_places_are_not_shared():
     for found, expected in zip(f(x, w), (values.sum(1), values.sum(1), values.sum(0)), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-13)
     assert f.schedule().count("[80, 80]") == 2
+
+
+@pytest.mark.parametrize("columns", [16, 100, 401, 800])
+def test_differences_are_needed_before_and_after_a_division(columns):
+    """The division of the next vector is begun early: what else it needs belongs to either vector."""
+    rng = np.random.default_rng(columns)
+    x, y = rng.normal(size=90), rng.normal(size=columns)
+
+    def program(x, y):
+        d = x[:, None] - y[None, :]
+        v = d / (d * d + 1.0) * d / (y * y + d * d + 1.0)
+        return (v * d).sum(0), (v * d).sum(1)
+
+    d = x[:, None] - y
+    v = d / (d * d + 1.0) * d / (y * y + d * d + 1.0) * d
+    eager = program(sg.tensor(x), sg.tensor(y))
+    for found, value, axis in zip(sg.compile(program)(x, y), eager, (0, 1), strict=True):
+        np.testing.assert_allclose(found, v.sum(axis), rtol=1e-12, atol=1e-12)
+        np.testing.assert_array_equal(found, value.numpy())

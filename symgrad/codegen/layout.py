@@ -73,6 +73,9 @@ SLOW = 5.0
 MAX_KEPT = 6
 """Values of the next vector that a loop may hold while it works on this one."""
 
+AGAIN = 2.0
+"""Cost, a load being one, up to which such a value is computed again where registers are few."""
+
 
 class Ahead(NamedTuple):
     """How a loop's body is cut in two, the first part of the next vector beside the rest of this one.
@@ -80,7 +83,8 @@ class Ahead(NamedTuple):
     Attributes
     ----------
     early, late : list of int
-        Instructions of either part; `early` begins with what stands outside the loop.
+        Instructions of either part, those computed twice in both; `early` begins with what stands
+        outside the loop.
     kept : list of int
         Early ones that late ones or outputs need.
     """
@@ -314,11 +318,43 @@ class Layout:
             if number in needed:
                 needed.update(insts[number].args)
         early = [k for k in range(len(insts)) if k in needed or not varies[k]]
-        late = [k for k in range(len(insts)) if varies[k] and k not in needed]
+        late = {k for k in range(len(insts)) if varies[k] and k not in needed}
         used = {a for k in late for a in insts[k].args}
         used.update(k for output in self.nest.outputs for k in output.insts)
-        kept = [k for k in early if varies[k] and k in used]
-        return Ahead(early, late, kept) if needed and late and len(kept) <= MAX_KEPT else None
+        kept = []
+        for k in early:
+            if varies[k] and k in used:
+                chain = self._chain(k, varies)
+                if avx512.enabled() or self._cost_again(chain) > AGAIN:
+                    kept.append(k)
+                else:
+                    late.update(chain)
+        if not needed or not late or len(kept) > MAX_KEPT:
+            return None
+        return Ahead(early, sorted(late), kept)
+
+    def _chain(self, number: int, varies: list[bool]) -> set[int]:
+        """The instructions of a loop that one of its values comes from, itself among them."""
+        chain: set[int] = set()
+        todo = [number]
+        while todo:
+            k = todo.pop()
+            if varies[k] and k not in chain:
+                chain.add(k)
+                todo.extend(self.nest.insts[k].args)
+        return chain
+
+    def _cost_again(self, chain: set[int]) -> float:
+        """The cost, in additions, of computing a chain a second time."""
+        total = 0.0
+        for k in chain:
+            inst = self.nest.insts[k]
+            if inst.op is not None:
+                total += inst.op.cost
+            else:
+                apart = inst.kind == "load" and inst.offset.coefficient(self.vector) not in (0, 1)
+                total += math.inf if apart else 1.0
+        return total
 
     def _score(self, axis: int) -> float:
         """How well lanes along `axis` use memory: consecutive good, strided bad."""
