@@ -73,8 +73,8 @@ from symgrad.reading import export_c as export_c
 from symgrad.reading import lambdify as lambdify
 from symgrad.reading import to_latex as to_latex
 from symgrad.reading import to_sympy as to_sympy
+from symgrad.version import __version__ as __version__
 
-__version__ = "0.1.0"
 
 _LATER = ("compat", "optim", "serialization", "testing")
 """Submodules that are loaded when they are first named, so that importing symgrad stays quick."""

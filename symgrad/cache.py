@@ -25,8 +25,9 @@ import tempfile
 import time
 from collections.abc import Iterable
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from symgrad.version import __version__
 
 MAX_BYTES = 512 * 2**20
 _MAGIC = b"symgrad object file 1\n"
@@ -34,14 +35,6 @@ _DIGEST_BYTES = 64
 _BLOCK_BYTES = 4096
 _STALE_S = 3600.0
 _REFRESH_S = 86400.0
-
-
-@cache
-def _own_version() -> str:
-    try:
-        return version("symgrad")
-    except PackageNotFoundError:
-        return "source"
 
 
 def key_of(text: str, level: int, passes: Iterable[str], fingerprint: str = "") -> str:
@@ -64,7 +57,7 @@ def key_of(text: str, level: int, passes: Iterable[str], fingerprint: str = "") 
         64 hexadecimal digits.
     """
     digest = hashlib.sha256()
-    for part in (_own_version(), fingerprint, str(level), ",".join(passes), text):
+    for part in (__version__, fingerprint, str(level), ",".join(passes), text):
         data = part.encode()
         digest.update(b"%d:" % len(data))
         digest.update(data)
@@ -196,7 +189,7 @@ def _is_private(info: os.stat_result) -> bool:
 
 def _header(key: str, fingerprint: str, length: int) -> bytes:
     one_line = " ".join(fingerprint.split())
-    lines = (f"symgrad {_own_version()}", f"compiler {one_line}", f"key {key}", f"bytes {length}")
+    lines = (f"symgrad {__version__}", f"compiler {one_line}", f"key {key}", f"bytes {length}")
     return "\n".join(lines).encode()
 
 

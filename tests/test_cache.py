@@ -71,7 +71,7 @@ def test_truncated_or_extended_file_is_a_miss(folder: Path) -> None:
 
 def test_entry_of_another_version_is_a_miss(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stored(folder)
-    monkeypatch.setattr(cache, "_own_version", lambda: "another")
+    monkeypatch.setattr(cache, "__version__", "another")
     assert cache.load(KEY, "LLVM 22 cpu a") is None
 
 

@@ -17,22 +17,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 
-@dataclass(frozen=True)
-class FloatLeaf:
+class FloatLeaf(NamedTuple):
     """A Python float, exactly of that type; its slot points to a float64."""
 
     slot: int | None
 
 
-@dataclass(frozen=True)
-class ArrayLeaf:
+class ArrayLeaf(NamedTuple):
     """An ndarray, exactly of that type, with this dtype and shape, C-contiguous and aligned."""
 
     dtype: npt.DTypeLike
@@ -40,15 +37,13 @@ class ArrayLeaf:
     slot: int | None
 
 
-@dataclass(frozen=True)
-class AnyArray:
+class AnyArray(NamedTuple):
     """An ndarray of any dtype, shape and strides: the caller knows that it fits."""
 
     slot: int | None
 
 
-@dataclass(frozen=True)
-class Static:
+class Static(NamedTuple):
     """An object that must be met again: this very one, or an equal int, bool, str or bytes.
 
     As a result it is returned itself.
@@ -57,8 +52,7 @@ class Static:
     value: object
 
 
-@dataclass(frozen=True)
-class NewArray:
+class NewArray(NamedTuple):
     """A new ndarray, C-contiguous; the plan writes it through its slot."""
 
     dtype: npt.DTypeLike
@@ -66,8 +60,7 @@ class NewArray:
     slot: int
 
 
-@dataclass(frozen=True)
-class Scalar:
+class Scalar(NamedTuple):
     """A Python number read from a cell that the plan writes through the slot.
 
     `dtype` is float64, float32, int64 or bool.
@@ -77,43 +70,37 @@ class Scalar:
     slot: int
 
 
-@dataclass(frozen=True)
-class Input:
+class Input(NamedTuple):
     """The object met as the n-th leaf of the arguments, itself."""
 
     index: int
 
 
-@dataclass(frozen=True)
-class Argument:
+class Argument(NamedTuple):
     """The n-th positional argument, itself."""
 
     index: int
 
 
-@dataclass(frozen=True)
-class Same:
+class Same(NamedTuple):
     """The object that is the n-th leaf of the result (a `NewArray` or `Scalar`) once more."""
 
     index: int
 
 
-@dataclass(frozen=True)
-class TupleOf:
+class TupleOf(NamedTuple):
     """A tuple, exactly of that type and length."""
 
     items: tuple[Node, ...]
 
 
-@dataclass(frozen=True)
-class ListOf:
+class ListOf(NamedTuple):
     """A list, exactly of that type and length."""
 
     items: tuple[Node, ...]
 
 
-@dataclass(frozen=True)
-class DictOf:
+class DictOf(NamedTuple):
     """A dict, exactly of that type, with these keys (str or int) in any order, and no others."""
 
     keys: tuple[str | int, ...]
@@ -125,8 +112,7 @@ Container = TupleOf | ListOf | DictOf
 Node = Leaf | Container
 
 
-@dataclass(frozen=True)
-class EntrySpec:
+class EntrySpec(NamedTuple):
     """A program as its entry sees it.
 
     Parameters
