@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -212,3 +213,65 @@ def test_sources_give_their_libraries_in_order(monkeypatch: pytest.MonkeyPatch) 
     sources = (jit.source_of(adder(float(k)), ["add"], PASSES) for k in range(10))
     libraries = jit.compile_sources(sources, 10)
     assert [run(library, 0.5) for library in libraries] == [k + 0.5 for k in range(10)]
+
+
+def counted(value: float, recipe: str | None, written: list[float]) -> jit.Source:
+    """A source that notes when it is written."""
+
+    def module() -> ir.Module:
+        written.append(value)
+        return adder(value)
+
+    return jit.Source(module, ["add"], recipe=recipe)
+
+
+def test_what_is_kept_under_a_recipe_is_not_written_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SYMGRAD_CACHE", "1")
+    monkeypatch.setenv("SYMGRAD_CACHE_DIR", str(tmp_path))
+    written: list[float] = []
+    for value, recipe in ((1.0, "one"), (1.0, "one"), (2.0, "two"), (3.0, None), (3.0, None)):
+        assert run(jit.compile_source(counted(value, recipe, written)), 0.5) == value + 0.5
+    assert written == [1.0, 2.0, 3.0, 3.0]
+    # Other source of this package may write other code by the same recipe.
+    monkeypatch.setattr(jit, "_source_digest", lambda: "another")
+    jit.compile_source(counted(1.0, "one", written))
+    assert written[4:] == [1.0]
+
+
+def test_symbols_that_are_provided_are_compiled_beside_what_needs_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("SYMGRAD_CACHE", "1")
+    monkeypatch.setenv("SYMGRAD_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(jit, "_SYMBOLS", dict(jit._SYMBOLS))
+    monkeypatch.setattr(jit, "_PROVIDERS", list(jit._PROVIDERS))
+    asked: list[str] = []
+
+    def provided(name: str) -> jit.Source:
+        def module() -> ir.Module:
+            made = ir.Module()
+            body = ir.Function(made, name, [("x", "double", 1)], ("double", 1))
+            body.ret(body.fadd(body.arguments[0], ir.constant("double", 4.0)))
+            body.finish()
+            return made
+
+        asked.append(name)
+        return jit.Source(module, [name])
+
+    def caller() -> ir.Module:
+        made = ir.Module()
+        body = ir.Function(made, "add", [("x", "double", 1)], ("double", 1))
+        body.ret(body.call("sg_provided_1", ("double", 1), [body.arguments[0]]))
+        body.finish()
+        return made
+
+    jit.provide(r"sg_provided_\d", provided)
+    for _ in range(2):
+        # The second time what it needs is known from the entry alone, and is there.
+        assert run(jit.compile_source(jit.Source(caller, ["add"], recipe="caller")), 1.0) == 5.0
+    assert asked == ["sg_provided_1"]
+    del jit._SYMBOLS["sg_provided_1"]
+    assert run(jit.compile_source(jit.Source(caller, ["add"], recipe="caller")), 1.0) == 5.0
+    assert asked == ["sg_provided_1"] * 2

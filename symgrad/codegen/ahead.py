@@ -1,38 +1,50 @@
-"""Code that all programs share, compiled beside what comes before the first of them needs it.
+"""Code that is compiled beside what comes before it is needed, where there is a second processor.
 
-The native entry, the thread pool and the runners of plans take LLVM some 80 ms, longer than
-everything before them; where there is a second processor, a thread makes them while Python traces
-and schedules the first program. Start reading at `start`.
+The native entry, the thread pool and the runners of plans, which all programs share, take LLVM some
+80 ms, longer than everything before them; so does the code of a program's products, whose tiles are
+known before its loops are compiled. Threads make them meanwhile; who needs such code takes the lock
+that it is compiled under, and so waits for it. Start reading at `start`.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from contextlib import suppress
 
 from symgrad.codegen import entry, interrupt, plan, processors
 
-_STARTED: list[threading.Thread] = []
+_STARTED: list[bool] = []
 
 
 def start() -> None:
-    """Start to compile, the first time that this is called."""
-    if _STARTED:
-        return
-    thread = threading.Thread(target=_compile, name="symgrad compiler")
-    _STARTED.append(thread)
-    try:
+    """Start to compile what all programs share, the first time that this is called."""
+    if not _STARTED:
+        _STARTED.append(True)
+        beside(_shared)
+
+
+def beside(compiling: Callable[[], object]) -> None:
+    """Let a thread compile something that is needed later.
+
+    Parameters
+    ----------
+    compiling : callable
+        Compiles it, or whatever of it is not compiled yet. Errors are met again, and told, where the
+        code is needed.
+    """
+
+    def work() -> None:
+        with suppress(Exception):
+            compiling()
+
+    # Where no thread is to be had, or the number of threads is not one, who needs the code says so.
+    with suppress(RuntimeError, ValueError):
         if processors.wanted() > 1:
-            thread.start()
-    except (RuntimeError, ValueError):
-        # No thread is to be had, or the number of threads is not one: who needs the code says so.
-        return
+            threading.Thread(target=work, name="symgrad compiler").start()
 
 
-def _compile() -> None:
-    try:
-        entry.library()
-        plan.run_library()
-        interrupt.runner()
-    except Exception:
-        # It is met again, and told, where the code is needed.
-        return
+def _shared() -> None:
+    entry.library()
+    plan.run_library()
+    interrupt.runner()

@@ -20,9 +20,10 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from symgrad.codegen import emission, gemm, interrupt, kernels, lapack, plan
+from symgrad.codegen import ahead, emission, gemm, interrupt, kernels, lapack, plan
 from symgrad.codegen.arena import ALIGN, arranged
 from symgrad.codegen.entry import EagerSpec, make_executor
+from symgrad.codegen.gemm_library import Size
 from symgrad.codegen.iteration import cost_of
 from symgrad.codegen.lapack import LapackCall
 from symgrad.codegen.launches import SCRATCH, Launches, loop_arguments, stream_launches
@@ -149,8 +150,21 @@ class Program:
             stored += [n for n in task.writes.values() if n.number not in known]
             if task.layout is not None:
                 self.layouts.append(task.layout)
+        for kind, sizes in self._tiles().items():
+            ahead.beside(partial(gemm.prepare, kind, sizes))
         found = kernels.compile_layouts(self.layouts)
         self._compiled = {id(y): kernel for y, kernel in zip(self.layouts, found, strict=True)}
+
+    def _tiles(self) -> dict[str, frozenset[Size]]:
+        """The register tiles of all products outside streams, by kind."""
+        found: dict[str, frozenset[Size]] = {}
+        for task in self.tasks:
+            if isinstance(task, Task) and isinstance(task.step, Product):
+                kind = task.step.target.dtype.kind
+                made = product_plan(task.step)
+                if made.extent:
+                    found[kind] = found.get(kind, frozenset()) | made.tiles
+        return found
 
     def _lay_out(self, step: Step) -> list[Task]:
         """A step with its layout, after the copies that it needs."""

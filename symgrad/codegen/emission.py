@@ -112,10 +112,16 @@ class Emission:
     ----------
     expected : int
         How many texts there will be, at most: no more threads are started than that.
+
+    Attributes
+    ----------
+    expected : int
+        May be raised before more texts are handed in.
     """
 
     def __init__(self, expected: int) -> None:
-        self._helpers = min(processors.wanted(), SEATS, expected) - 1
+        self.expected = expected
+        self._helpers = min(processors.wanted(), SEATS) - 1
         self._todo: deque[tuple[int, str, tuple[str, ...]]] = deque()
         self._made: dict[int, bytes] = {}
         self._errors: list[BaseException] = []
@@ -136,7 +142,7 @@ class Emission:
     def add(self, number: int, text: str, passes: Sequence[str] = ()) -> None:
         """Hand in a text, by a number of the caller's."""
         self._todo.append((number, text, tuple(passes)))
-        if len(self._threads) < self._helpers:
+        if len(self._threads) < min(self._helpers, self.expected - 1):
             thread = threading.Thread(target=self._work, name="symgrad compiler")
             try:
                 thread.start()

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -222,9 +222,10 @@ def _library() -> jit.Library:
     jit.add_symbol(entry_ir.DEFAULT_HANDLER, table[_NUMPY_DEFAULT_HANDLER])
     own = ctypes.py_object()
     jit.add_symbol(entry_ir.OWN_HANDLER, ctypes.addressof(own))
-    module = entry_ir.build(object.__basicsize__)
+    head = object.__basicsize__
     exports = ["sg_call", "sg_entry", "sg_execute", "sg_trim", *blocks.EXPORTS]
-    made = jit.compile_module(module, exports, entry_ir.PASSES)
+    build = partial(entry_ir.build, head)
+    made = jit.compile_source(jit.Source(build, exports, entry_ir.PASSES, f"entry {head}"))
     jit.add_symbol("sg_call", made["sg_call"])
     own.value, memory = blocks.handler({name: made[name] for name in blocks.EXPORTS})
     # Built-in functions may be called, and arrays freed, until the very end of the process.

@@ -18,7 +18,7 @@ Start reading at `native_class`.
 from __future__ import annotations
 
 import ctypes
-from functools import cache
+from functools import cache, partial
 from typing import Any, TypeVar
 
 from symgrad.codegen import entry, entry_ir, jit
@@ -141,7 +141,9 @@ def _native_class(base: Any) -> tuple[Any, int, Any, Any]:
 def _vectorcall(offset: int) -> int:
     """The address of the code for instances that own their tuple at an offset."""
     entry.library()
-    module = entry_ir.build_vectorcall(object.__basicsize__, offset)
-    code = jit.compile_module(module, ["sg_vectorcall"], entry_ir.PASSES)
+    head = object.__basicsize__
+    build = partial(entry_ir.build_vectorcall, head, offset)
+    recipe = f"vectorcall {head} {offset}"
+    code = jit.compile_source(jit.Source(build, ["sg_vectorcall"], entry_ir.PASSES, recipe))
     entry.immortalise(code)
     return code["sg_vectorcall"]

@@ -227,17 +227,17 @@ def _add_results(
             made.append([lay.OUT_CELL, 0, number, frame.slot(node.slot), cell, 0, 0, 0])
             built.append([_scalar_code(node), 0, number, 0, cell, 0, 0, 0])
         elif isinstance(node, Input):
-            built.append([lay.BUILD_INPUT, 0, number, 0, input_numbers[node.index], 0, 0, 0])
+            built.append([lay.BUILD_INPUT, 0, number, 0, input_numbers[node.number], 0, 0, 0])
         elif isinstance(node, Argument):
-            built.append([lay.BUILD_INPUT, 0, number, 0, node.index, 0, 0, 0])
+            built.append([lay.BUILD_INPUT, 0, number, 0, node.number, 0, 0, 0])
         elif isinstance(node, Static):
             thing = tables.address_of(node.value)
             built.append([lay.BUILD_OBJECT, 0, number, 0, thing, 0, 0, 0])
         elif isinstance(node, Same):
-            other = output_numbers[node.index]
+            other = output_numbers[node.number]
             if not isinstance(nodes[other][0], NewArray | Scalar):
                 raise TypeError(
-                    f"entry: Same({node.index}) must name a NewArray or Scalar leaf (got "
+                    f"entry: Same({node.number}) must name a NewArray or Scalar leaf (got "
                     f"{nodes[other][0]}); repeat that leaf itself"
                 )
             shared.append([lay.BUILD_SAME, 0, number, 0, other, 0, 0, 0])

@@ -73,19 +73,19 @@ class Scalar(NamedTuple):
 class Input(NamedTuple):
     """The object met as the n-th leaf of the arguments, itself."""
 
-    index: int
+    number: int
 
 
 class Argument(NamedTuple):
     """The n-th positional argument, itself."""
 
-    index: int
+    number: int
 
 
 class Same(NamedTuple):
     """The object that is the n-th leaf of the result (a `NewArray` or `Scalar`) once more."""
 
-    index: int
+    number: int
 
 
 class TupleOf(NamedTuple):

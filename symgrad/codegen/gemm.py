@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 from symgrad.codegen import jit
 from symgrad.codegen.gemm_inner import define_inner, define_missing
-from symgrad.codegen.gemm_library import Size, host_shape, source, tiles
+from symgrad.codegen.gemm_library import Size, host_shape, tiles
 from symgrad.codegen.gemm_tile import (
     JOB_A_K,
     JOB_A_ROW,
@@ -41,7 +41,6 @@ from symgrad.codegen.gemm_tile import (
     Shape,
     counted,
     define_pack_b,
-    define_tile,
     element,
     least,
     pieces_of,
@@ -137,20 +136,25 @@ def kernel_name(kind: str) -> str:
 
 def kernel_for(kind: str, launch: GemmLaunch) -> tuple[int, jit.Library]:
     """The address of the code of a planned product, with the tiles it needs, and its owner."""
+    prepare(kind, launch.tiles)
+    library = tiles(kind).kernel
+    assert library is not None
+    return library[launch.symbol], library
+
+
+def prepare(kind: str, sizes: frozenset[Size]) -> None:
+    """Compile what is missing of the code of products of a kind, with register tiles of these sizes."""
 
     def kernel() -> jit.Source:
-        def text() -> str:
-            module = Module()
-            define(module, kind)
-            return module.text()
+        def module() -> Module:
+            made = Module()
+            define(made, kind)
+            return made
 
         name = kernel_name(kind)
-        return source(f"{name} {host_shape(kind)!r}", text, name)
+        return jit.Source(module, [name], recipe=f"{name} {host_shape(kind)!r}")
 
-    code = tiles(kind)
-    code.need(launch.tiles, kernel)
-    assert code.kernel is not None
-    return code.kernel[launch.symbol], code.kernel
+    tiles(kind).need(sizes, kernel)
 
 
 def define(module: Module, kind: str, shape: Shape | None = None) -> str:
@@ -164,8 +168,6 @@ def define(module: Module, kind: str, shape: Shape | None = None) -> str:
         The register tile; default the best for this CPU. It changes speed, never bits.
     """
     shape = shape or host_shape(kind)
-    for tail, _ in shape.tails:
-        define_tile(module, kind, shape, 1, 1, tail)
     missing = define_missing(module, kind, shape)
     pack_b = define_pack_b(module, kind, shape)
     plain = define_inner(module, kind, shape, missing, looks=False)

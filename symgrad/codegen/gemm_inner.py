@@ -13,6 +13,7 @@ from symgrad.codegen.gemm_tile import (
     JOB_TILES,
     Shape,
     counted,
+    define_tile,
     element,
     least,
     panels_of,
@@ -27,26 +28,23 @@ from symgrad.codegen.ir import Function, Module, Val, i64
 
 
 def define_missing(module: Module, kind: str, shape: Shape) -> str:
-    """A tile of any size out of the smallest: ``void missing(job, a, b, i, j, lanes, rows, vectors)``."""
+    """A tile of any size, element by element: ``void missing(job, a, b, i, j, lanes, rows, vectors)``."""
     name = f"gemm_missing_{kind}"
     arguments = [("job", "ptr", 1), ("a", "ptr", 1), ("b", "ptr", 1)]
     arguments += [(n, "i64", 1) for n in ("i", "j", "lanes", "rows", "vectors")]
     f = Function(module, name, arguments, attributes="noinline nounwind", linkage="internal")
     job, a, b, top, column, lanes_left, rows, vectors = f.arguments
     a_row = f.load(place(f, job, JOB_A_ROW), "i64")
-    part, whole = (Val(f"@{tile_name(kind, 1, 1, tail)}", "ptr") for tail, _ in shape.tails)
+    # A vector of one lane is quick to compile, and gives the same bits.
+    define_tile(module, kind, Shape((1,), 1, 1), 1, 1, "whole")
+    columns = f.add(f.mul(f.sub(vectors, i64(1)), i64(shape.width)), lanes_left)
     with (
         counted(f, i64(0), rows, i64(1), "row") as r,
-        counted(f, i64(0), vectors, i64(1), "vector") as v,
+        counted(f, i64(0), columns, i64(1), "column") as c,
     ):
-        last = f.icmp("eq", f.add(v, i64(1)), vectors)
-        count = f.select(last, lanes_left, i64(shape.width))
-        long = f.icmp("sgt", count, i64(shape.tails[0][1]))
-        tile = f.select(long, whole, part)
-        offset = f.mul(v, i64(shape.width))
-        at_a, at_b = element(f, a, f.mul(r, a_row), kind), element(f, b, offset, kind)
-        values = [job, at_a, at_b, f.add(top, r), f.add(column, offset), count]
-        f.do(f"call void {tile.ref}({', '.join(str(v) for v in values)})")
+        at_a, at_b = element(f, a, f.mul(r, a_row), kind), element(f, b, c, kind)
+        values = [job, at_a, at_b, f.add(top, r), f.add(column, c), i64(1)]
+        f.call(tile_name(kind, 1, 1, "whole"), None, values)
     f.ret()
     f.finish()
     return name

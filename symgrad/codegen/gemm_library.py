@@ -3,16 +3,14 @@
 One structure, `Tiles`: the register tiles of one kind, in a table that the blocked kernel reads. A
 tile takes some 12 ms to compile and a product needs a few of the 48, so each is compiled when a
 plan first asks for it, and lies in the disk cache by itself. Where a tile is missing all the
-same, the kernel makes up for it with the smallest ones: the bits do not depend on tiles.
+same, the kernel computes its elements one by one: the bits do not depend on tiles.
 Start reading at `Tiles`.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from functools import cache
-from inspect import getsource
 
 import numpy as np
 
@@ -84,40 +82,12 @@ class Tiles:
         rows, vectors, tail = self._named(size)
         name = tile_name(self.kind, rows, vectors, tail)
 
-        def text() -> str:
-            module = Module()
-            define_tile(module, self.kind, self.shape, rows, vectors, tail)
-            return module.text()
+        def module() -> Module:
+            made = Module()
+            define_tile(made, self.kind, self.shape, rows, vectors, tail)
+            return made
 
-        return source(f"{name} {self.shape!r}", text, name)
-
-
-def source(what: str, text: Callable[[], str], name: str) -> jit.Source:
-    """Code that this package's own source decides.
-
-    Parameters
-    ----------
-    what : str
-        Tells it from other code of the same source.
-    text : callable
-        Gives the IR.
-    name : str
-        The exported symbol.
-    """
-    try:
-        # To write out the IR takes longer than to link: its own source will do as a key.
-        recipe = "\n".join([what, _sources()])
-    except OSError:
-        recipe = None
-    return jit.Source(text, [name], recipe=recipe)
-
-
-@cache
-def _sources() -> str:
-    """The source of everything that writes the code of products."""
-    own = [f"{__package__}.{name}" for name in ("gemm", "gemm_inner", "gemm_zeros")]
-    names = [*own, define_tile.__module__, Module.__module__]
-    return "\n".join([getsource(sys.modules[n]) for n in names])
+        return jit.Source(module, [name], recipe=f"{name} {self.shape!r}")
 
 
 @cache

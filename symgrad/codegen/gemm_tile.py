@@ -199,7 +199,7 @@ def define_tile(
     if lapped:
         offsets[-1] = f.add(offsets[-2], count)
     masked = not (lapped or tail == "whole")
-    mask = lane_mask(f, count, kind, widths[-1])
+    mask = lane_mask(f, count, kind, widths[-1]) if masked else constant("i1", True)
     row_offsets = [f.mul(a_row, i64(r)) for r in range(rows)]
 
     def vector(at: Val, number: int) -> Val:

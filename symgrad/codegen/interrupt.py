@@ -155,9 +155,14 @@ def build(module: Module) -> None:
 @pool.locked_once
 def _library() -> jit.Library:
     run_library()
-    module = Module()
-    build(module)
-    library = jit.compile_module(module, ["sg_check", "sg_run_long"])
+
+    def module() -> Module:
+        made = Module()
+        build(made)
+        return made
+
+    exports = ["sg_check", "sg_run_long"]
+    library = jit.compile_source(jit.Source(module, exports, recipe="sg_run_long"))
     jit.add_symbol("sg_check", library["sg_check"])
     return library
 

@@ -14,9 +14,13 @@ Start reading at `compile_sources`.
 
 from __future__ import annotations
 
+import hashlib
+import os
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache as kept
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import llvmlite
@@ -26,10 +30,13 @@ from symgrad import cache
 from symgrad.codegen import emission
 from symgrad.codegen.emission import LEVEL, host_features
 from symgrad.codegen.ir import Module
-from symgrad.locks import held_across_fork
+from symgrad.locks import RenewedLock, held_across_fork
 
 _LOCK = held_across_fork()
+_SOURCE_LOCK = RenewedLock()
 _SYMBOLS: dict[str, int] = {}
+_PROVIDERS: list[tuple[re.Pattern[str], Callable[[str], Source]]] = []
+_PROVISIONS: list[Library] = []
 _LINKS = 0
 _LIBRARIES_PER_COMPILER = 64
 _GENERATIONS: list[_Generation] = []
@@ -66,41 +73,82 @@ class Source(NamedTuple):
 
     Attributes
     ----------
-    text : callable
-        Gives the IR.
+    module : callable
+        Gives the finished module.
     exports : sequence of str
         Symbols that the caller wants.
-    externals : sequence of str
-        Symbols that the code needs, as for `link`.
     passes : sequence of str
         As for `symgrad.codegen.emission.emit_object`.
     recipe : str or None
-        What decides the text, where that is known before the text is; the disk cache then goes
-        by it.
+        What decides the module beside the source of this package, where that is known before the
+        module is written; the disk cache then goes by it.
     """
 
-    text: Callable[[], str]
+    module: Callable[[], Module]
     exports: Sequence[str]
-    externals: Sequence[str] = ()
     passes: Sequence[str] = ()
     recipe: str | None = None
 
 
 def source_of(module: Module, exports: Sequence[str], passes: Sequence[str] = ()) -> Source:
     """The source that a finished module is."""
-    return Source(module.text, exports, module.externals(), passes)
+    return Source(lambda: module, exports, passes)
+
+
+_FORM = "needs first"
+"""How `_Object` is packed."""
+
+
+class _Object(NamedTuple):
+    """An object file and the symbols it needs."""
+
+    data: bytes
+    externals: list[str]
+
+    def packed(self) -> bytes:
+        """As the disk cache keeps it."""
+        return " ".join(self.externals).encode() + b"\n" + self.data
+
+    @staticmethod
+    def unpacked(content: bytes) -> _Object:
+        """What `packed` made."""
+        externals, _, data = content.partition(b"\n")
+        return _Object(data, externals.decode().split())
+
+
+def _written_by() -> str | None:
+    """A digest of all source that decides what a recipe becomes; None where it cannot be read."""
+    # Several threads ask at once, and reading it all takes some milliseconds.
+    with _SOURCE_LOCK:
+        return _source_digest()
+
+
+@kept
+def _source_digest() -> str | None:
+    root = Path(__file__).parents[1]
+    digest = hashlib.sha256()
+    try:
+        for room in (".", "codegen", "codegen/vmath", "ops", "schedule"):
+            folder = str(root / room)
+            for name in sorted(os.listdir(folder)):
+                if name.endswith(".py"):
+                    with open(f"{folder}/{name}", "rb", buffering=0) as file:
+                        digest.update(file.read())
+    except OSError:
+        return None
+    return digest.hexdigest()
 
 
 @kept
 def fingerprint() -> str:
-    """What decides the machine code besides the IR: compiler versions, triple, CPU, features, options."""
+    """What decides an entry of the cache besides the IR: compiler, triple, CPU, features, options, form."""
     versions = ".".join(map(str, llvm.llvm_version_info))
     with _LOCK:
         triple, name = llvm.get_default_triple(), llvm.get_host_cpu_name()
     options = f"{emission.RELOCATION} {emission.CODE_MODEL} {emission.NO_LOOP_STRENGTH}"
     return (
         f"llvmlite {llvmlite.__version__} LLVM {versions} {triple} {name} "
-        f"{host_features().flatten()} {options}"
+        f"{host_features().flatten()} {options} {_FORM}"
     )
 
 
@@ -160,7 +208,12 @@ def compile_module(module: Module, exports: Sequence[str], passes: Sequence[str]
     Library
         The linked code.
     """
-    (library,) = compile_sources([source_of(module, exports, passes)], 1)
+    return compile_source(source_of(module, exports, passes))
+
+
+def compile_source(source: Source) -> Library:
+    """Compile and link one source, or link what the disk cache holds."""
+    (library,) = compile_sources([source], 1)
     return library
 
 
@@ -172,7 +225,8 @@ def compile_sources(
     Parameters
     ----------
     sources : iterable of Source
-        Taken one by one: what earlier ones need is emitted while later ones are written.
+        Taken one by one: earlier ones are emitted while later ones are written. Symbols that they
+        need and `provide` knows of are compiled beside them.
     count : int
         How many there are, at most.
     step : callable
@@ -184,29 +238,75 @@ def compile_sources(
         The linked code of each.
     """
     given: list[Source] = []
-    keys: dict[int, str] = {}
-    objects: dict[int, bytes] = {}
+    provided: dict[str, Source] = {}
+    missing: dict[int, tuple[str, list[str]]] = {}
+    objects: dict[int, _Object] = {}
     with emission.Emission(count) as work:
-        for number, source in enumerate(sources):
-            given.append(source)
-            recipe = source.text() if source.recipe is None else source.recipe
+
+        def take(number: int, source: Source) -> list[str]:
+            """Look an object up or hand its text in; gives the symbols it needs."""
+            module = None
+            recipe = None
+            if source.recipe is not None and _written_by() is not None:
+                recipe = f"{_written_by()}\n{source.recipe}"
+            else:
+                module = source.module()
+                recipe = module.text()
             key = cache.key_of(recipe, LEVEL, source.passes, fingerprint())
             found = cache.load(key, fingerprint())
             if found is not None:
-                objects[number] = found
-                continue
-            keys[number] = key
-            text = recipe if source.recipe is None else source.text()
-            work.add(number, text, source.passes)
+                objects[number] = _Object.unpacked(found)
+                return objects[number].externals
+            module = module or source.module()
+            externals = module.externals()
+            missing[number] = key, externals
+            work.add(number, module.text(), source.passes)
+            return externals
+
+        for number, source in enumerate(sources):
+            given.append(source)
+            for name in take(number, source):
+                maker = _provider(name)
+                if maker is not None:
+                    provided[name] = maker(name)
+        # Last, as they are shorter than what needs them.
+        work.expected += len(provided)
+        for number, source in enumerate(provided.values(), len(given)):
+            take(number, source)
         for number, data in work.objects(step).items():
-            objects[number] = data
-            cache.store(keys[number], data, fingerprint())
-    return [link(objects[n], s.exports, s.externals) for n, s in enumerate(given)]
+            key, externals = missing[number]
+            objects[number] = _Object(data, externals)
+            cache.store(key, objects[number].packed(), fingerprint())
+    for number, (name, source) in enumerate(provided.items(), len(given)):
+        library = link(objects[number].data, source.exports, objects[number].externals)
+        _PROVISIONS.append(library)
+        add_symbol(name, library[name])
+    return [link(objects[n].data, s.exports, objects[n].externals) for n, s in enumerate(given)]
 
 
 def add_symbol(name: str, address: int) -> None:
     """Make an address known to every later module under a name."""
     _SYMBOLS[name] = address
+
+
+def provide(pattern: str, source: Callable[[str], Source]) -> None:
+    """Say how symbols that match a pattern are made, once some module needs one.
+
+    Parameters
+    ----------
+    pattern : str
+        A regular expression that all of the name must match.
+    source : callable
+        Gives the source that exports a name.
+    """
+    _PROVIDERS.append((re.compile(pattern), source))
+
+
+def _provider(name: str) -> Callable[[str], Source] | None:
+    """What makes a symbol that is not there yet, if anything does."""
+    if name in _SYMBOLS:
+        return None
+    return next((source for pattern, source in _PROVIDERS if pattern.fullmatch(name)), None)
 
 
 @kept

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -36,33 +37,30 @@ class Kernel:
 
 _COMPILED: WeakValueDictionary[Any, Kernel] = WeakValueDictionary()
 _LOCK = RenewedLock()
-_MATH_READY: dict[str, jit.Library] = {}
-_MATH_SYMBOL = re.compile(r"^sg_(\w+)_v(\d+)(f64|f32)$")
+_MATH_SYMBOL = re.compile(r"sg_(\w+)_v(\d+)(f64|f32)")
 
-TOGETHER = 20_000
-"""Characters of IR in one module, from which on the next kernel gets another: modules are compiled
+TOGETHER = 500
+"""Lines of IR in one module, about, from which on the next kernel gets another: modules are compiled
 side by side, and each is a step of the progress that is shown."""
 
 PASSES: tuple[str, ...] = ()
 """IR passes run on kernels: none, since the emitter hoists and merges by itself."""
 
 
-def provide_math(module: Module) -> None:
-    """Compile the vector maths that a module calls and does not define."""
-    with _LOCK:
-        names = [n for n in module.externals() if _MATH_SYMBOL.match(n) and n not in _MATH_READY]
-        parts = [jit.source_of(_math_module(name), [name]) for name in names]
-        for name, library in zip(names, jit.compile_sources(parts, len(parts)), strict=True):
-            jit.add_symbol(name, library[name])
-            _MATH_READY[name] = library
+def _math_source(name: str) -> jit.Source:
+    """The vector maths under one name."""
+
+    def module() -> Module:
+        match = _MATH_SYMBOL.fullmatch(name)
+        assert match is not None
+        made = Module()
+        vmath.define(made, match[1], "double" if match[3] == "f64" else "float", int(match[2]))
+        return made
+
+    return jit.Source(module, [name], recipe=f"math {name} {vmath.avx512.enabled()}")
 
 
-def _math_module(name: str) -> Module:
-    match = _MATH_SYMBOL.match(name)
-    assert match is not None
-    module = Module()
-    vmath.define(module, match[1], "double" if match[3] == "f64" else "float", int(match[2]))
-    return module
+jit.provide(_MATH_SYMBOL.pattern, _math_source)
 
 
 def module_of(layouts: Sequence[Layout]) -> Module:
@@ -98,52 +96,63 @@ def compile_layouts(layouts: Sequence[Layout]) -> list[Kernel]:
 
 
 def _modules_of(layouts: Sequence[Layout], parts: list[list[Layout]]) -> Iterator[jit.Source]:
-    """Modules of kernels, each once it is written; `parts` tells which lie in each."""
-    module, part = Module(), list[Layout]()
+    """Modules of kernels; `parts` tells which lie in each."""
+    part, lines = list[Layout](), 0
     for place, layout in enumerate(layouts):
-        _add_kernel(module, len(part), layout)
         part.append(layout)
-        if module.size() < TOGETHER and place + 1 < len(layouts):
+        lines += layout.lines()
+        if lines < TOGETHER and place + 1 < len(layouts):
             continue
-        provide_math(module)
         parts.append(part)
-        yield jit.source_of(module, [f"kernel{n}" for n in range(len(part))], PASSES)
-        module, part = Module(), list[Layout]()
+        recipes = [y.recipe() for y in part]
+        whole = [r for r in recipes if r is not None]
+        recipe = None
+        if len(whole) == len(recipes):
+            recipe = "\n".join([f"kernels {vmath.avx512.enabled()}", *whole])
+        exports = [f"kernel{n}" for n in range(len(part))]
+        yield jit.Source(partial(module_of, part), exports, PASSES, recipe)
+        part, lines = [], 0
 
 
 def join_kernel(combine: str, element: str) -> Kernel:
     """The kernel that joins partial results of a split reduction."""
     key = ("join", combine, element)
-    return _single(key, "join", lambda module: emit_join(module, "join", combine, element))
+    emit = partial(emit_join, name="join", kind=combine, element=element)
+    return _single(key, "join", emit, repr(key))
 
 
 def fold_kernel(combine: str, element: str, chunks: int) -> Kernel:
     """The kernel that joins the partial results of a crossed nest."""
     key = ("fold", combine, element, chunks)
-    return _single(key, "fold", lambda module: emit_fold(module, "fold", combine, element, chunks))
+    emit = partial(emit_fold, name="fold", kind=combine, element=element, chunks=chunks)
+    return _single(key, "fold", emit, repr(key))
 
 
 def spread_kernel(element: str) -> Kernel:
     """The kernel that moves the results of rows of a crossed nest to their output."""
-    return _single(
-        ("spread", element), "spread", lambda module: emit_spread(module, "spread", element)
-    )
+    emit = partial(emit_spread, name="spread", element=element)
+    return _single(("spread", element), "spread", emit, f"spread {element}")
 
 
 def emitted_kernel(emit: Callable[..., None], *what: Any) -> Kernel:
     """The kernel that ``emit(module, name, *what)`` adds to a module."""
-    key = (emit, *map(repr, what))
-    return _single(key, "kernel", lambda module: emit(module, "kernel", *what))
+    parts = tuple(map(repr, what))
+    recipe = f"{emit.__module__} {emit.__qualname__} {parts}"
+    return _single((emit, *parts), "kernel", lambda module: emit(module, "kernel", *what), recipe)
 
 
-def _single(key: Any, name: str, emit: Callable[[Module], None]) -> Kernel:
+def _single(key: Any, name: str, emit: Callable[[Module], None], recipe: str) -> Kernel:
     """A kernel that depends on no layout, compiled on first use."""
     with _LOCK:
         kernel = _COMPILED.get(key)
         if kernel is None:
-            module = Module()
-            emit(module)
-            library = jit.compile_module(module, [name])
+
+            def module() -> Module:
+                made = Module()
+                emit(made)
+                return made
+
+            library = jit.compile_source(jit.Source(module, [name], recipe=recipe))
             kernel = _COMPILED[key] = Kernel(library[name], library)
         return kernel
 
@@ -167,7 +176,6 @@ def shared_kernel(key: Any, module: Module, name: str) -> Kernel:
     with _LOCK:
         kernel = _COMPILED.get(key)
         if kernel is None:
-            provide_math(module)
             library = jit.compile_module(module, [name], PASSES)
             kernel = _COMPILED[key] = Kernel(library[name], library)
         return kernel

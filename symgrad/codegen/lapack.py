@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from symgrad.codegen import jit, kernels, library_threads
+from symgrad.codegen import jit, library_threads
 from symgrad.codegen.ir import Module
 from symgrad.codegen.lapack_body import symbol
 from symgrad.codegen.lapack_kernels import IN_DOUBLE, emit_kernel
@@ -449,7 +449,6 @@ def _kernel(routine: str, element: str) -> tuple[int, jit.Library]:
                 jit.add_symbol(symbol(name, kind), address)
             module = Module()
             emit_kernel(module, "kernel", routine, element)
-            kernels.provide_math(module)
             library = jit.compile_module(module, ["kernel"])
             _COMPILED[key] = library["kernel"], library
         return _COMPILED[key]

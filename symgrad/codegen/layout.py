@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 
 from symgrad.codegen import pool
 from symgrad.codegen.vmath import avx512
-from symgrad.op import INPUT
+from symgrad.dtypes import DType
+from symgrad.op import INPUT, REGISTRY
 from symgrad.schedule.affine import Affine
 from symgrad.schedule.canonical import Node
 from symgrad.schedule.nest import Inst, Nest, Output
@@ -75,6 +76,10 @@ MAX_KEPT = 6
 
 AGAIN = 2.0
 """Cost, a load being one, up to which such a value is computed again where registers are few."""
+
+
+_PLAIN = frozenset({int, float, bool, str, type(None), DType})
+"""Types of attributes of ops that are written as what they are."""
 
 
 class Ahead(NamedTuple):
@@ -522,6 +527,24 @@ class Layout:
         return found
 
     # -- key --------------------------------------------------------------------------
+
+    def lines(self) -> int:
+        """About how many lines of IR the kernel takes."""
+        count = len(self.nest.insts)
+        if self.mode == "straight":
+            return 2 * count
+        loops = {"plain": 50, "inner": 150, "outer": 330}.get(self.mode, 250)
+        functions = sum(i.op is not None and i.op.cost >= FUNCTION_COST for i in self.nest.insts)
+        return loops + 6 * count + 60 * functions * self.inline
+
+    def recipe(self) -> str | None:
+        """The key as text that is the same in every process, if there is such a text."""
+        for inst in self.nest.insts:
+            if inst.op is not None and REGISTRY.get(inst.op.name) is not inst.op:
+                return None
+            if not _PLAIN.issuperset(map(type, inst.attrs)):
+                return None
+        return repr(self.key)
 
     def _form(self, what: Any, form: Affine) -> tuple[Any, ...]:
         """The pattern of an affine form; registers its run-time numbers, where there are any."""

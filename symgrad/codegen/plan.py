@@ -144,9 +144,13 @@ def build_runner(module: Module) -> None:
 def run_library() -> jit.Library:
     """The code of ``sg_run``, compiled on first use."""
     pool.symbols()
-    module = Module()
-    build_runner(module)
-    library = jit.compile_module(module, ["sg_run"])
+
+    def module() -> Module:
+        made = Module()
+        build_runner(made)
+        return made
+
+    library = jit.compile_source(jit.Source(module, ["sg_run"], recipe="sg_run"))
     jit.add_symbol("sg_run", library["sg_run"])
     return library
 

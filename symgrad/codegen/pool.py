@@ -123,17 +123,23 @@ def symbols() -> dict[str, int]:
     ``sg_dispatch`` takes one argument more, the serial nanoseconds still ahead of the
     caller, this kernel included. ``sg_stop()`` stops and joins the workers.
     """
-    module = Module()
-    module.add_function("sg_dispatch", dispatch.ir_text(machine()))
-    if machine() is None:
-        library = jit.compile_module(module, EXPORTS)
-    else:
+    threads = machine() is not None
+    places: dict[str, int] = {}
+    if threads:
         settings = _settings()
         places = {"sg_page": _new_page(), "sg_settings": ctypes.addressof(settings)}
-        for symbol, address in places.items():
-            jit.add_symbol(symbol, address)
-            module.declarations[symbol] = f"@{symbol} = external global i8"
-        library = jit.compile_module(module, [*EXPORTS, "sg_spin"])
+
+    def module() -> Module:
+        made = Module()
+        made.add_function("sg_dispatch", dispatch.ir_text(machine()))
+        made.declarations |= {name: f"@{name} = external global i8" for name in places}
+        return made
+
+    for symbol, address in places.items():
+        jit.add_symbol(symbol, address)
+    exports = [*EXPORTS, "sg_spin"] if threads else EXPORTS
+    library = jit.compile_source(jit.Source(module, exports, recipe=f"pool {machine()}"))
+    if threads:
         settings.turns = _spin_turns(library["sg_spin"])
     _immortal(library)
     for symbol in EXPORTS:

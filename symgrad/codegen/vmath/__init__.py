@@ -8,9 +8,9 @@ with bits of their own; the portable forms have the same bits on any machine.
 
 Two structures:
 
-* `Kernel`: a body on `notation.Value`s, its argument count, and a body on doubles that float32
-  lanes go through, for functions whose float32 form would miss its bound: the short form of
-  `floatlanes`, or the full body (`_widened`).
+* `Kernel`: names of a body on `notation.Value`s, its argument count, and of a body on doubles that
+  float32 lanes go through, for functions whose float32 form would miss its bound: the short form of
+  `floatlanes`, or the full body (`_widened`). A module is loaded when a body of it is needed.
 * `KERNELS`: name -> `Kernel`. The error bounds are stated, and asserted, in the test table.
 
 Start at `emit`; the bodies are in the modules named after their families.
@@ -19,68 +19,63 @@ Start at `emit`; the bodies are in the modules named after their families.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from importlib import import_module
+from typing import Any, NamedTuple
 
 from symgrad.codegen import ir
-from symgrad.codegen.vmath import (
-    errorfunction,
-    exponential,
-    floatlanes,
-    gamma,
-    hyperbolic,
-    inversetrigonometric,
-    logarithm,
-    power,
-    trigonometric,
-)
 from symgrad.codegen.vmath.notation import Value
 
 
 class Kernel(NamedTuple):
-    """The body of a function, and what float32 lanes use instead if `float_body` is set."""
+    """The body of a function, and what float32 lanes use instead if `float_body` is set.
 
-    body: Callable[..., Value]
+    Bodies are written ``module.function``.
+    """
+
+    body: str
     arity: int = 1
-    float_body: Callable[..., Value] | None = None
+    float_body: str | None = None
 
 
-def _widened(body: Callable[..., Value]) -> Kernel:
+def _widened(body: str) -> Kernel:
     return Kernel(body, float_body=body)
 
 
-def _pow(x: Value, y: Value) -> Value:
-    return floatlanes.pow(x, y) if x.kind == "float" else power.pow(x, y)
+def _body(name: str) -> Callable[..., Value]:
+    module, _, function = name.partition(".")
+    found: Any = getattr(import_module(f"{__name__}.{module}"), function)
+    return found
 
 
 KERNELS: dict[str, Kernel] = {
-    "exp": Kernel(exponential.exp),
-    "exp2": Kernel(exponential.exp2),
-    "expm1": Kernel(exponential.expm1),
-    "sigmoid": Kernel(exponential.sigmoid, float_body=floatlanes.sigmoid),
-    "softplus": Kernel(logarithm.softplus, float_body=floatlanes.softplus),
-    "log": Kernel(logarithm.log),
-    "log2": Kernel(logarithm.log2, float_body=floatlanes.log2),
-    "log10": Kernel(logarithm.log10, float_body=floatlanes.log10),
-    "log1p": Kernel(logarithm.log1p),
-    "sin": Kernel(trigonometric.sin),
-    "cos": Kernel(trigonometric.cos),
-    "tan": Kernel(trigonometric.tan, float_body=floatlanes.tan),
-    "asin": Kernel(inversetrigonometric.asin, float_body=floatlanes.asin),
-    "acos": Kernel(inversetrigonometric.acos, float_body=floatlanes.acos),
-    "atan": Kernel(inversetrigonometric.atan, float_body=floatlanes.atan),
-    "atan2": Kernel(inversetrigonometric.atan2, 2, floatlanes.atan2),
-    "sinh": Kernel(hyperbolic.sinh, float_body=floatlanes.sinh),
-    "cosh": Kernel(hyperbolic.cosh, float_body=floatlanes.cosh),
-    "tanh": Kernel(hyperbolic.tanh),
-    "asinh": _widened(hyperbolic.asinh),
-    "acosh": _widened(hyperbolic.acosh),
-    "atanh": _widened(hyperbolic.atanh),
-    "erf": Kernel(errorfunction.erf),
-    "erfc": Kernel(errorfunction.erfc, float_body=floatlanes.erfc),
-    "erfinv": _widened(errorfunction.erfinv),
-    "pow": Kernel(_pow, 2),
-    "lgamma": _widened(gamma.lgamma),
-    "digamma": _widened(gamma.digamma),
+    "exp": Kernel("exponential.exp"),
+    "exp2": Kernel("exponential.exp2"),
+    "expm1": Kernel("exponential.expm1"),
+    "sigmoid": Kernel("exponential.sigmoid", float_body="floatlanes.sigmoid"),
+    "softplus": Kernel("logarithm.softplus", float_body="floatlanes.softplus"),
+    "log": Kernel("logarithm.log"),
+    "log2": Kernel("logarithm.log2", float_body="floatlanes.log2"),
+    "log10": Kernel("logarithm.log10", float_body="floatlanes.log10"),
+    "log1p": Kernel("logarithm.log1p"),
+    "sin": Kernel("trigonometric.sin"),
+    "cos": Kernel("trigonometric.cos"),
+    "tan": Kernel("trigonometric.tan", float_body="floatlanes.tan"),
+    "asin": Kernel("inversetrigonometric.asin", float_body="floatlanes.asin"),
+    "acos": Kernel("inversetrigonometric.acos", float_body="floatlanes.acos"),
+    "atan": Kernel("inversetrigonometric.atan", float_body="floatlanes.atan"),
+    "atan2": Kernel("inversetrigonometric.atan2", 2, "floatlanes.atan2"),
+    "sinh": Kernel("hyperbolic.sinh", float_body="floatlanes.sinh"),
+    "cosh": Kernel("hyperbolic.cosh", float_body="floatlanes.cosh"),
+    "tanh": Kernel("hyperbolic.tanh"),
+    "asinh": _widened("hyperbolic.asinh"),
+    "acosh": _widened("hyperbolic.acosh"),
+    "atanh": _widened("hyperbolic.atanh"),
+    "erf": Kernel("errorfunction.erf"),
+    "erfc": Kernel("errorfunction.erfc", float_body="floatlanes.erfc"),
+    "erfinv": _widened("errorfunction.erfinv"),
+    "pow": Kernel("floatlanes.pow_of_kind", 2),
+    "lgamma": _widened("gamma.lgamma"),
+    "digamma": _widened("gamma.digamma"),
 }
 
 NAMES: frozenset[str] = frozenset(KERNELS)
@@ -119,8 +114,8 @@ def emit(f: ir.Function, name: str, *args: ir.Val) -> ir.Val:
     values = [Value(f, a) for a in args]
     if kernel.float_body is not None and args[0].kind == "float":
         wide = [v.cast("fpext", "double") for v in values]
-        return kernel.float_body(*wide).cast("fptrunc", "float").val
-    return kernel.body(*values).val
+        return _body(kernel.float_body)(*wide).cast("fptrunc", "float").val
+    return _body(kernel.body)(*values).val
 
 
 def _kernel(name: str, args: tuple[ir.Val, ...]) -> Kernel:
@@ -179,5 +174,7 @@ def define(module: ir.Module, name: str, kind: str, width: int) -> str:
 
 def sincos(f: ir.Function, x: ir.Val) -> tuple[ir.Val, ir.Val]:
     """Emit sine and cosine with one argument reduction, bits as of each alone."""
+    from symgrad.codegen.vmath import trigonometric
+
     sine, cosine = trigonometric.sincos(Value(f, x))
     return sine.val, cosine.val

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from symgrad.codegen import emission, ir
-from symgrad.codegen.vmath.nodetables import NodeTable
 from symgrad.codegen.vmath.notation import Value, fma
+
+if TYPE_CHECKING:
+    from symgrad.codegen.vmath.nodetables import NodeTable
 
 forced: bool | None = None
 """Set to False (or True) to choose the forms whatever the host is."""

@@ -152,6 +152,11 @@ def log10(x: Value) -> Value:
     return logarithm.with_special_values(x, result, x)
 
 
+def pow_of_kind(x: Value, y: Value) -> Value:
+    """x^y on floats or doubles."""
+    return pow(x, y) if x.kind == "float" else power.pow(x, y)
+
+
 def pow(x: Value, y: Value) -> Value:
     """x^y on floats: the special values are cheaper to sort out before and after the doubles."""
     a = abs(x).cast("fpext", "double")
