@@ -420,6 +420,12 @@ class Function:
             f"shufflevector {x}, {other}, <{len(picks)} x i32> <{index}>", x.kind, len(picks)
         )
 
+    def repeated(self, x: Val, each: int) -> Val:
+        """Every lane `each` times, one after the other."""
+        if each == 1:
+            return x
+        return self.shuffle(x, None, [k for k in range(x.width) for _ in range(each)])
+
     def lanes_of_bits(self, bits: Val, width: int) -> Val:
         """A mask whose lanes are the low bits of an integer."""
         low = bits

@@ -113,8 +113,11 @@ class LoopEmitter:
         self._bases: dict[int, Val] = {}
         self._parameters: dict[int, Val] = {}
         self._offsets: dict[Any, tuple[Val, int]] = {}
-        # Lanes that take part; None means all of them.
+        # Lanes that take part, None for all of them; whether these are all; where they end.
         self.lane_mask: Val | None = None
+        self.all_lanes: Val
+        self._end: Val
+        self._masked = False
         self.stores = Stores(self)
         # The level of the first body; what stands outside it serves every other body too.
         self._innermost = 0
@@ -304,18 +307,17 @@ class LoopEmitter:
         if step != 0 or inst.guard >= 0 or dynamic:
             level = max(level, self.depth_of[self.layout.vector])
         before = self.at(level)
-        mask = self._mask(inst.guard)
-        everywhere = mask or constant("i1", True, self.width)
         other = constant(memory, 0, self.width)
         if place >= 0:
             row = self.f.gep(base, offset, memory)
-            value = self._one_of_pairs(row, place, mask, constant(memory, 0, 2 * self.width))
+            value = self._one_of_pairs(row, place, inst.guard, memory)
         elif dynamic or step != 1:
+            everywhere = self._mask(inst.guard) or constant("i1", True, self.width)
             value = self.f.masked_gather(self.f.gep(base, offset, memory), everywhere, other)
         else:
             row = self.f.gep(base, offset, memory)
             address = self.f.gep(row, self.variables[self.layout.vector], memory)
-            value = self._consecutive(address, mask, other)
+            value = self._consecutive(address, inst.guard, memory)
         if dtype.kind == "i1":
             value = self.f.icmp("ne", value, other)
         self.f.redirect(before)
@@ -337,24 +339,42 @@ class LoopEmitter:
         f.redirect(before)
         return offset, level
 
-    def _consecutive(self, address: Val, mask: Val | None, other: Val) -> Val:
-        """Lanes from consecutive places of memory, `other` where `mask` does not hold."""
-        if mask is None:
-            return self.f.load(address, other.kind, other.width)
-        return self.f.masked_load(address, mask, other)
+    def _consecutive(self, address: Val, guard: int, memory: str, each: int = 1) -> Val:
+        """`each` consecutive places of memory per lane, 0 where the mask or the guard does not hold.
 
-    def _one_of_pairs(self, row: Val, place: int, mask: Val | None, other: Val) -> Val:
+        Processors with registers of 256 bits do not fetch ahead for loads under a mask, and take longer
+        for them. So whole vectors are loaded without one.
+        """
+        f, width = self.f, each * self.width
+        other = constant(memory, 0, width)
+        if guard < 0 and self.lane_mask is None:
+            return f.load(address, memory, width)
+        if guard >= 0 or self._masked or avx512.enabled():
+            mask = self._mask(guard)
+            assert mask is not None
+            return f.masked_load(address, f.repeated(mask, each), other)
+        whole, part, after = f.label("whole"), f.label("part"), f.label("loaded")
+        f.branch_if(self.all_lanes, whole, part)
+        f.start(whole)
+        every = f.load(address, memory, width)
+        f.branch(after)
+        f.start(part)
+        some = f.masked_load(address, f.repeated(self.lanes_left(), each), other)
+        f.branch(after)
+        f.start(after)
+        value = f.phi(memory, width)
+        f.set_phi(value, [(every, whole), (some, part)])
+        return value[0]
+
+    def _one_of_pairs(self, row: Val, place: int, guard: int, memory: str) -> Val:
         """Every second element, read with its neighbours: consecutive loads and a shuffle."""
         f = self.f
-        first = f.gep(row, constant("i64", -place), other.kind) if place else row
+        first = f.gep(row, constant("i64", -place), memory) if place else row
         address = f.gep(
-            first, f.mul(self.variables[self.layout.vector], constant("i64", 2)), other.kind
+            first, f.mul(self.variables[self.layout.vector], constant("i64", 2)), memory
         )
-        numbers = range(self.width)
-        if mask is not None:
-            mask = f.shuffle(mask, None, [k for k in numbers for _ in (0, 1)])
-        both = self._consecutive(address, mask, other)
-        return f.shuffle(both, None, [2 * k + place for k in numbers])
+        both = self._consecutive(address, guard, memory, 2)
+        return f.shuffle(both, None, [2 * k + place for k in range(self.width)])
 
     def _mask(self, guard: int) -> Val | None:
         if guard < 0:
@@ -419,20 +439,29 @@ class LoopEmitter:
         """End a loop, passing on what it carries; returns the last values of that."""
         return loop.close(self.f, later)
 
-    def set_lane_mask(self, end: Val | None) -> None:
-        """Only lanes of the current vector that lie before `end` take part; all, if it is None."""
+    def set_lane_mask(self, end: Val | None, masked: bool = False) -> None:
+        """Only lanes of the current vector that lie before `end` take part; all, if it is None.
+
+        Whole vectors are loaded `masked` too where they are rare, or the mask is a register anyway.
+        """
         if self.width == 1 or end is None:
             self.lane_mask = None
             return
         f = self.f
         before = self.at(self.depth_of[self.layout.vector])
-        count = f.sub(end, self.variables[self.layout.vector])
+        self._end, self._masked = end, masked
+        following = f.add(self.variables[self.layout.vector], constant("i64", self.width))
+        self.all_lanes = f.icmp("sle", following, end)
+        self.lane_mask = self.lanes_left()
+        f.redirect(before)
+
+    def lanes_left(self) -> Val:
+        """The lane mask, computed at the current place: where whole vectors need none, rarely."""
+        count = self.f.sub(self._end, self.variables[self.layout.vector])
         if self.width < LANES or not avx512.enabled():
             # LLVM 22 stores eight bytes under a mask made of bits as if it had sixteen lanes.
-            self.lane_mask = self._lanes_below(count)
-        else:
-            self.lane_mask = self._first_lanes(count)
-        f.redirect(before)
+            return self._lanes_below(count)
+        return self._first_lanes(count)
 
     def _lanes_below(self, count: Val) -> Val:
         """The mask of the first `count` lanes, by comparing numbers as wide as the elements."""
@@ -466,6 +495,7 @@ class LoopEmitter:
             # Outside of the loops, so that what all rows share is there once.
             self.enter(layout.vector, constant("i64", 0))
             if layout.row < self.width:
+                self.set_lane_mask(constant("i64", layout.row), masked=True)
                 self.lane_mask = lanes("i1", [k < layout.row for k in range(self.width)])
         for axis in layout.order:
             if layout.row and axis == layout.vector:
@@ -507,7 +537,7 @@ class LoopEmitter:
         middle = self.f.add(start, whole)
         for first, stop in ((start, middle), (middle, end)):
             loop = self.open(axis, first, stop, width, guarded=True)
-            self.set_lane_mask(None if stop is middle else end)
+            self.set_lane_mask(None if stop is middle else end, masked=True)
             self._body()
             self.close(loop)
 

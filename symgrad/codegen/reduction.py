@@ -116,12 +116,15 @@ class Reduction:
         for (place, output, combine), state in zip(self.reduced, states, strict=True):
             self._store_result(place, output, combine, state)
 
-    def open_columns(self) -> tuple[Loop, Val]:
-        """A loop over the vectors of the tile; also the vector's number in it."""
+    def open_columns(self, masked: bool = False) -> tuple[Loop, Val]:
+        """A loop over the vectors of the tile; also the vector's number in it.
+
+        `masked` as in `LoopEmitter.set_lane_mask`.
+        """
         e, f = self.e, self.f
         start, stop = self.tile
         loop = e.open(e.layout.vector, start, stop, e.width)
-        e.set_lane_mask(stop)
+        e.set_lane_mask(stop, masked)
         column = f.udiv(f.sub(loop.iv, start), constant("i64", e.width))
         return loop, column
 
@@ -201,7 +204,7 @@ class Reduction:
             carried = self._whole_vectors(start, middle, carried)
             start = middle
         loop = e.open(e.layout.axis, start, end, e.width, carried, guarded=e.layout.peeled)
-        e.set_lane_mask(size)
+        e.set_lane_mask(size, e.layout.peeled)
         ends = iter(e.close(loop, self._take_vector(loop)))
         return [
             [tuple(next(ends) for _ in combine.kinds()) for _ in range(turns)]

@@ -85,7 +85,7 @@ class ResumedReduction(Reduction):
         count = f.sub(stop, start)
         most = constant("i64", LANES)
         lane = e.open(ROW_LANES, constant("i64", 0), least(f, count, most), 1)
-        columns, _ = self.open_columns()
+        columns, _ = self.open_columns(masked=True)
         assert e.lane_mask is not None
         addresses = []
         carried = []

@@ -122,12 +122,13 @@ class Stores:
         if not avx512.enabled():
             # Without mask registers a masked store takes as long as a dozen plain ones.
             whole, part, after = f.label("whole"), f.label("part"), f.label("after")
-            f.branch_if(f.extract(mask, self.e.width - 1), whole, part)
+            f.branch_if(self.e.all_lanes, whole, part)
             f.start(whole)
             for value, address in rows:
                 f.store(value, address)
             f.branch(after)
             f.start(part)
+            mask = self.e.lanes_left()
         for value, address in rows:
             f.masked_store(value, address, mask)
         if after:
@@ -160,7 +161,7 @@ class Stores:
         part, after = f.label("part"), f.label("after")
         if mask is not None:
             whole = f.label("whole")
-            f.branch_if(f.extract(mask, width - 1), whole, part)
+            f.branch_if(self.e.all_lanes, whole, part)
             f.start(whole)
         addresses = [address for _, address, _ in stored]
         for lane in range(width):
@@ -171,7 +172,7 @@ class Stores:
             return
         f.branch(after)
         f.start(part)
-        self._store_first(stored, mask)
+        self._store_first(stored, self.e.lanes_left())
         f.branch(after)
         f.start(after)
 
