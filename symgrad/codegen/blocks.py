@@ -9,8 +9,11 @@ as any array does, and know what frees it.
 
 Two structures, in compiled code, under the GIL:
 
-* a block: 64-aligned memory with a header before it (the words `_LINK`, `_RAW`, `_ROOM`);
-* the list of idle blocks, and the sum of their room, at most `MOST_IDLE` bytes.
+* a block: 64-aligned memory with a header before it (the words `_LINK`, `_RAW`, `_ROOM`). Each starts
+  elsewhere in its page than the last: a loop that reads and writes many arrays at the same distance
+  from the start of a page takes up to 5 % longer;
+* the list of idle blocks, and the sum of their room, at most `MOST_IDLE` bytes. Beyond, large blocks
+  are kept on loan: the system may take their pages back until they are used again.
 
 Start reading at `build`, then `handler`.
 """
@@ -18,8 +21,10 @@ Start reading at `build`, then `handler`.
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 
+from symgrad.codegen.arena import ALIGN, PAGE, STAGGER
 from symgrad.codegen.entry_body import NULL, ONE, ZERO, Body
 from symgrad.codegen.ir import Module, Val, constant
 
@@ -29,15 +34,28 @@ LARGE = 1 << 17
 MOST_IDLE = 1 << 28
 """Bytes kept idle at most; a freed block that does not fit makes all others go."""
 
+
+def most_lent() -> int:
+    """Bytes kept idle at most where the system may take back what it needs of those beyond `MOST_IDLE`.
+
+    A quarter of the machine's memory, on Linux; elsewhere nothing is kept beyond.
+    """
+    if sys.platform != "linux":
+        return MOST_IDLE
+    return max(MOST_IDLE, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 4)
+
+
 EXPORTS = ("sg_block_malloc", "sg_block_calloc", "sg_block_realloc", "sg_block_free")
 
-_ALIGN = 64
-_PAGE = 4096
 _LINK, _RAW, _ROOM = -1, -2, -3
+_HEAD = 2 * ALIGN
 _IDLE, _HELD = Val("@sg_blocks_idle", "ptr"), Val("@sg_blocks_held", "ptr")
+_STAGGERED = Val("@sg_blocks_staggered", "ptr")
 
-# Linux: the advice to back memory by large pages, which NumPy gives from this size too.
-_HUGE_PAGES, _HUGE = 14, 1 << 22
+# Linux: the advice to back memory by large pages, which NumPy gives from this size too, and that the
+# system may take pages until they are written again.
+_HUGE_PAGES, _LEND, _HUGE = 14, 8, 1 << 22
+_HUGE_PAGE = 1 << 21
 
 
 class _Allocator(ctypes.Structure):
@@ -79,7 +97,8 @@ def build(module: Module, head_bytes: int) -> None:
     """Define the functions that NumPy calls, and `sg_blocks_trim`."""
     module.globals["sg_blocks"] = (
         "@sg_blocks_idle = internal global ptr null, align 8\n"
-        "@sg_blocks_held = internal global i64 0, align 8"
+        "@sg_blocks_held = internal global i64 0, align 8\n"
+        "@sg_blocks_staggered = internal global i64 0, align 8"
     )
     _build_malloc(module, head_bytes)
     _build_trim(module, head_bytes)
@@ -121,13 +140,14 @@ def _build_malloc(module: Module, head_bytes: int) -> None:
     f.store(f.sub(f.load(_HELD, "i64"), room), _HELD)
     f.ret(block)
     f.start(make)
-    whole = f.and_(f.add(size, f.index(_PAGE - 1)), f.index(-_PAGE))
-    extra = f.index(2 * _ALIGN)
+    whole = f.and_(f.add(size, f.index(PAGE - 1)), f.index(-PAGE))
     f.leave_if(f.icmp("ugt", size, f.index(2**62)), NULL)
-    raw = f.invoke("malloc", "ptr", [f.add(whole, extra)])
+    raw = f.invoke("malloc", "ptr", [f.add(whole, f.index(_HEAD + PAGE))])
     f.leave_if(f.icmp("eq", raw, NULL), NULL)
-    up = f.add(f.cast("ptrtoint", raw, "i64"), f.index(2 * _ALIGN - 1))
-    fresh = f.cast("inttoptr", f.and_(up, f.index(-_ALIGN)), "ptr")
+    staggered = f.and_(f.add(f.load(_STAGGERED, "i64"), f.index(STAGGER)), f.index(PAGE - 1))
+    f.store(staggered, _STAGGERED)
+    up = f.add(f.cast("ptrtoint", raw, "i64"), f.add(f.index(_HEAD - 1), staggered))
+    fresh = f.cast("inttoptr", f.and_(up, f.index(-ALIGN)), "ptr")
     f.store(raw, f.at(fresh, _RAW))
     f.store(whole, f.at(fresh, _ROOM))
     if sys.platform == "linux":
@@ -138,14 +158,17 @@ def _build_malloc(module: Module, head_bytes: int) -> None:
 
 def _advise(f: Body, block: Val, room: Val) -> None:
     """Ask for large pages under a very large block; a refusal does no harm."""
+    asked = f.icmp("uge", room, f.index(_HUGE))
+    f.when(asked, lambda: _tell(f, block, room, _HUGE_PAGES, PAGE))
 
-    def ask() -> None:
-        up = f.add(f.cast("ptrtoint", block, "i64"), f.index(_PAGE - 1))
-        first = f.cast("inttoptr", f.and_(up, f.index(-_PAGE)), "ptr")
-        length = f.sub(room, f.index(_PAGE))
-        f.invoke("madvise", "i32", [first, length, constant("i32", _HUGE_PAGES)])
 
-    f.when(f.icmp("uge", room, f.index(_HUGE)), ask)
+def _tell(f: Body, block: Val, room: Val, advice: int, page: int) -> Val:
+    """Advise the system on the whole pages of a block; zero if it takes the advice."""
+    start = f.cast("ptrtoint", block, "i64")
+    first = f.and_(f.add(start, f.index(page - 1)), f.index(-page))
+    last = f.and_(f.add(start, room), f.index(-page))
+    place = f.cast("inttoptr", first, "ptr")
+    return f.invoke("madvise", "i32", [place, f.sub(last, first), constant("i32", advice)])
 
 
 def _build_trim(module: Module, head_bytes: int) -> None:
@@ -173,17 +196,35 @@ def _build_free(module: Module, head_bytes: int) -> None:
     """Put a block first in the list, so that the next array gets memory that is still in the cache."""
     f = _function(module, "sg_block_free", ["ptr", "ptr", "i64"], None, head_bytes)
     block = f.arguments[1]
-    some, keep, let_go, done = [f.label(x) for x in ("some", "keep", "let_go", "done")]
+    most = most_lent()
+    some, fits, beyond, lend, make_room, keep, let_go, done = [
+        f.label(x)
+        for x in ("some", "fits", "beyond", "lend", "make_room", "keep", "let_go", "done")
+    ]
     f.branch_if(f.icmp("eq", block, NULL), done, some)
     f.start(some)
     room = f.word(block, _ROOM)
-    f.branch_if(f.icmp("ugt", room, f.index(MOST_IDLE // 2)), let_go, keep)
+    f.branch_if(f.icmp("ugt", room, f.index(most // 2)), let_go, fits)
     f.start(let_go)
     f.call("free", None, [f.word(block, _RAW, "ptr")])
     f.branch(done)
+    f.start(fits)
+    held = f.add(f.load(_HELD, "i64"), room)
+    f.branch_if(f.icmp("ugt", held, f.index(MOST_IDLE)), beyond, keep)
+    f.start(beyond)
+    large, little = f.icmp("uge", room, f.index(_HUGE)), f.icmp("ule", held, f.index(most))
+    f.branch_if(f.and_(large, little), lend, make_room)
+    f.start(lend)
+    if sys.platform == "linux":
+        # A large page of which a part is lent would be cut into small ones.
+        refused = _tell(f, block, room, _LEND, _HUGE_PAGE)
+        f.branch_if(f.icmp("eq", refused, constant("i32", 0)), keep, make_room)
+    else:
+        f.branch(make_room)
+    f.start(make_room)
+    f.invoke("sg_blocks_trim", "i64", [])
+    f.branch(keep)
     f.start(keep)
-    beyond = f.icmp("ugt", f.add(f.load(_HELD, "i64"), room), f.index(MOST_IDLE))
-    f.when(beyond, lambda: f.invoke("sg_blocks_trim", "i64", []))
     f.store(f.load(_IDLE, "ptr"), f.at(block, _LINK))
     f.store(block, _IDLE)
     f.store(f.add(f.load(_HELD, "i64"), room), _HELD)
