@@ -149,6 +149,8 @@ class Layout:
         As given.
     axis, cross : int
         The reduced axis, and the one outside it if there are two.
+    one_unit : bool
+        Whether the reduced axis is one unit.
     split : bool
         Units of the reduced axis are the chunks; partial results go to scratch.
     resumed : bool
@@ -188,6 +190,7 @@ class Layout:
         self.block = block
         self._scratch: dict[int, int] = {}
         self._choose()
+        self.one_unit = self.mode in ("inner", "outer") and nest.sizes[nest.axis] <= UNIT
         self.peeled = self._is_peeled(functions)
         self.ahead = self._cut() if self.peeled and self.mode != "plain" else None
         if self.mode == "crossed" and self.ahead is None and avx512.enabled():
@@ -585,7 +588,8 @@ class Layout:
             return names[node.number]
 
         parts: list[Any] = [
-            self.width, self.vector, self.mode, self.row, self.split, self.resumed, self.chunked,
+            self.width, self.vector, self.mode, self.row, self.one_unit, self.split, self.resumed,
+            self.chunked,
             tuple(self.order), self.inline,
         ]  # fmt: skip
         if self.mode == "straight":

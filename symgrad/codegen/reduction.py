@@ -68,19 +68,32 @@ class Reduction:
             opened.append(e.open(TILES if step == TILE else a, start, end, step))
         if tiled:
             self.set_tile(opened[-1].iv, end)
-        columns = constant("i64", TILE // e.width) if tiled else ONE
-        combines = [combine for _, _, combine in self.reduced]
-        tree = UnitTree(f, combines, e.width if tiled else 1, columns)
-        if unit_loop is None:
-            unit_loop = e.open(UNITS, constant("i64", 0), units, 1)
-        self._unit(unit_loop.iv, units, size, tree)
-        if not layout.split:
-            e.close(unit_loop)
-            self._results(units, tree)
+        if layout.one_unit:
+            self._only_unit(size)
+        else:
+            columns = constant("i64", TILE // e.width) if tiled else ONE
+            combines = [combine for _, _, combine in self.reduced]
+            tree = UnitTree(f, combines, e.width if tiled else 1, columns)
+            if unit_loop is None:
+                unit_loop = e.open(UNITS, constant("i64", 0), units, 1)
+            self._unit(unit_loop.iv, units, size, tree)
+            if not layout.split:
+                e.close(unit_loop)
+                self._results(units, tree)
         for loop in reversed(opened):
             e.close(loop)
-        if layout.split:
+        if layout.split and unit_loop is not None:
             e.close(unit_loop)
+
+    def _only_unit(self, size: Val) -> None:
+        """A reduced axis that is one unit, whose results need no tree."""
+        start = constant("i64", 0)
+        if self.e.layout.mode != "outer":
+            self._store_results(self._unit_in_lanes(start, size, size))
+            return
+        loop, _, results = self._unit_in_rows(start, size)
+        self._store_results(results)
+        self.e.close(loop)
 
     def set_tile(self, start: Val, end: Val) -> None:
         f = self.f
@@ -96,7 +109,9 @@ class Reduction:
         if self.e.layout.mode != "outer":
             self._finish_unit(unit, units, self._unit_in_lanes(start, stop, size), tree)
         else:
-            self._unit_in_rows(unit, units, start, stop, tree)
+            loop, tree.column, partials = self._unit_in_rows(start, stop)
+            self._finish_unit(unit, units, partials, tree)
+            self.e.close(loop)
 
     def _finish_unit(self, unit: Val, units: Val, partials: list[State], tree: UnitTree) -> None:
         if self.e.layout.split:
@@ -284,10 +299,11 @@ class Reduction:
     def take_across(self, position: Val) -> None:
         """Take the values of a vector into what is reduced along another axis: here nothing is."""
 
-    def _unit_in_rows(self, unit: Val, units: Val, start: Val, stop: Val, tree: UnitTree) -> None:
+    def _unit_in_rows(self, start: Val, stop: Val) -> tuple[Loop, Val, list[State]]:
         """16 rows of accumulators in memory; vector lanes run along a kept axis, tile by tile.
 
-        The rows of a tile are walked one after the other, so that memory is read in order.
+        The rows of a tile are walked one after the other, so that memory is read in order. Gives the
+        open loop over the tile's columns, the column in it, and the unit's results there.
         """
         e, f = self.e, self.f
         columns = TILE // e.width
@@ -328,7 +344,6 @@ class Reduction:
         e.close(loop)
         e.close(along)
         loop, column = self.open_columns()
-        tree.column = column
         partials = []
         for (_, _, combine), memory in zip(self.reduced, rows, strict=True):
             states = [
@@ -343,8 +358,7 @@ class Reduction:
                 half //= 2
                 states = [combine.join(states[k], states[k + half]) for k in range(half)]
             partials.append(states[0])
-        self._finish_unit(unit, units, partials, tree)
-        e.close(loop)
+        return loop, column, partials
 
     # -- running ----------------------------------------------------------------------
 

@@ -121,6 +121,6 @@ class ResumedReduction(Reduction):
             address = self._state_address(place, output, kind, lane, loop.iv)
             before = f.masked_load(address, e.lane_mask, constant(kind, 0, e.width))
             after = combine.take((before,), operands, position)
-            f.masked_store(after[0], address, e.lane_mask)
+            e.stores.store_rows([(after[0], address)])
         e.close(loop)
         e.close(along)

@@ -67,7 +67,7 @@ class Stores:
         if group:
             self._store_apart(group)
         if rows:
-            self._store_rows(rows)
+            self.store_rows(rows)
 
     def _is_row(self, output: Output) -> bool:
         """Whether lanes go to places that follow one another."""
@@ -96,7 +96,7 @@ class Stores:
             everywhere = mask or constant("i1", True, e.width)
             f.masked_scatter(e.wide(value), f.gep(base, offset, value.kind), everywhere)
         elif step == 1:
-            self._store_rows([self._row(place, output, value)])
+            self.store_rows([self._row(place, output, value)])
         else:
             self._store_lanes([(value, *self._lanes_of(place, form, base, value.kind))])
 
@@ -107,7 +107,7 @@ class Stores:
         row = f.gep(e.base(output.target), offset, value.kind)
         return e.wide(value), f.gep(row, e.variables[e.layout.vector], value.kind)
 
-    def _store_rows(self, rows: list[tuple[Val, Val]]) -> None:
+    def store_rows(self, rows: list[tuple[Val, Val]]) -> None:
         """Store lanes of values (value, address) that follow one another, as far as the mask goes."""
         f, mask = self.f, self.e.lane_mask
         if self.e.layout.row:
