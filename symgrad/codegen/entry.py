@@ -225,7 +225,8 @@ def _library() -> jit.Library:
     head = object.__basicsize__
     exports = ["sg_call", "sg_entry", "sg_execute", "sg_trim", *blocks.EXPORTS]
     build = partial(entry_ir.build, head)
-    made = jit.compile_source(jit.Source(build, exports, entry_ir.PASSES, f"entry {head}"))
+    recipe = f"entry {head} {blocks.most_lent()}"
+    made = jit.compile_source(jit.Source(build, exports, entry_ir.PASSES, recipe))
     jit.add_symbol("sg_call", made["sg_call"])
     own.value, memory = blocks.handler({name: made[name] for name in blocks.EXPORTS})
     # Built-in functions may be called, and arrays freed, until the very end of the process.

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from symgrad.codegen import pool
+from symgrad.codegen import division, pool
 from symgrad.codegen.vmath import avx512
 from symgrad.dtypes import DType
 from symgrad.op import INPUT, REGISTRY
@@ -67,36 +67,8 @@ a finer share of the work gains.
 PARTS_BYTES = 1 << 19
 """Room for what the chunks of a crossed nest leave to be joined: what a second-level cache holds."""
 
-
-SLOW = 5.0
-"""Cost from which an op that is no function keeps the divider busy."""
-
-MAX_KEPT = 6
-"""Values of the next vector that a loop may hold while it works on this one."""
-
-AGAIN = 2.0
-"""Cost, a load being one, up to which such a value is computed again where registers are few."""
-
-
 _PLAIN = frozenset({int, float, bool, str, type(None), DType})
 """Types of attributes of ops that are written as what they are."""
-
-
-class Ahead(NamedTuple):
-    """How a loop's body is cut in two, the first part of the next vector beside the rest of this one.
-
-    Attributes
-    ----------
-    early, late : list of int
-        Instructions of either part, those computed twice in both; `early` begins with what stands
-        outside the loop.
-    kept : list of int
-        Early ones that late ones or outputs need.
-    """
-
-    early: list[int]
-    late: list[int]
-    kept: list[int]
 
 
 class Crossing(NamedTuple):
@@ -192,7 +164,9 @@ class Layout:
         self._choose()
         self.one_unit = self.mode in ("inner", "outer") and nest.sizes[nest.axis] <= UNIT
         self.peeled = self._is_peeled(functions)
-        self.ahead = self._cut() if self.peeled and self.mode != "plain" else None
+        self.ahead = None
+        if self.peeled and self.mode != "plain":
+            self.ahead = division.cut(nest, self.axis)
         if self.mode == "crossed" and self.ahead is None and avx512.enabled():
             # Two vectors side by side, where the next one cannot be begun early.
             self.width = 2 * LANES
@@ -307,62 +281,6 @@ class Layout:
             rows = rows and self.nest.filled is None and not avx512.enabled()
             return rows and length <= MAX_PEELED_ROWS
         return self.mode in ("inner", "crossed") and length <= MAX_PEELED
-
-    def _cut(self) -> Ahead | None:
-        """Where to cut the body, if it divides: after the divisions that depend on none."""
-        insts = self.nest.insts
-        if any(inst.guard >= 0 or inst.kind == "inside" for inst in insts) or self.nest.dynamic:
-            return None
-        varies = [self.nest.varies(number, self.axis) for number in range(len(insts))]
-        divides: list[bool] = []
-        needed: set[int] = set()
-        for number, inst in enumerate(insts):
-            slow = inst.op is not None and inst.op.cost >= SLOW and varies[number]
-            later = any(divides[a] for a in inst.args)
-            if slow and not later:
-                needed.add(number)
-            divides.append(slow or later)
-        for number in range(len(insts) - 1, -1, -1):
-            if number in needed:
-                needed.update(insts[number].args)
-        early = [k for k in range(len(insts)) if k in needed or not varies[k]]
-        late = {k for k in range(len(insts)) if varies[k] and k not in needed}
-        used = {a for k in late for a in insts[k].args}
-        used.update(k for output in self.nest.outputs for k in output.insts)
-        kept = []
-        for k in early:
-            if varies[k] and k in used:
-                chain = self._chain(k, varies)
-                if avx512.enabled() or self._cost_again(chain) > AGAIN:
-                    kept.append(k)
-                else:
-                    late.update(chain)
-        if not needed or not late or len(kept) > MAX_KEPT:
-            return None
-        return Ahead(early, sorted(late), kept)
-
-    def _chain(self, number: int, varies: list[bool]) -> set[int]:
-        """The instructions of a loop that one of its values comes from, itself among them."""
-        chain: set[int] = set()
-        todo = [number]
-        while todo:
-            k = todo.pop()
-            if varies[k] and k not in chain:
-                chain.add(k)
-                todo.extend(self.nest.insts[k].args)
-        return chain
-
-    def _cost_again(self, chain: set[int]) -> float:
-        """The cost, in additions, of computing a chain a second time."""
-        total = 0.0
-        for k in chain:
-            inst = self.nest.insts[k]
-            if inst.op is not None:
-                total += inst.op.cost
-            else:
-                apart = inst.kind == "load" and inst.offset.coefficient(self.vector) not in (0, 1)
-                total += math.inf if apart else 1.0
-        return total
 
     def _score(self, axis: int) -> float:
         """How well lanes along `axis` use memory: consecutive good, strided bad."""
