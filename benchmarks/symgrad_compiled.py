@@ -6,6 +6,8 @@ arrays. Start reading at `compiled`.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 from impls import symgrad_eager as eager
 
@@ -30,8 +32,7 @@ def compiled(program):
             return tuple(function(*args))
 
         call = sg.compile(traced)
-        args = [a.item() if not np.ndim(a) else a for a in args]
-        return lambda: call(*args)
+        return partial(call, *[a.item() if not np.ndim(a) else a for a in args])
 
     return build
 
