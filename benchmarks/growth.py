@@ -1,7 +1,7 @@
 """How time grows with the data: ``python benchmarks/growth.py``.
 
-For three kinds of program a table of nanoseconds per element at 1, 10, 100 and 1000 times the data,
-and how many times that of the smallest. The speed of a machine changes while one measures, and the
+For three kinds of program the nanoseconds per element of the smallest data, and how many times that
+an element takes at 10, 100 and 1000 times the data. The speed of a machine changes while one measures, and the
 fastest of many short calls is found sooner than that of a few long ones. So each size is timed
 between calls with the smallest one which together take as long, and the median ratio is shown.
 `SYMGRAD_NUM_THREADS` says how many threads take part. Start reading at `growth`.
