@@ -20,10 +20,9 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from symgrad.codegen import ahead, emission, gemm, interrupt, kernels, lapack, plan
+from symgrad.codegen import ahead, emission, gemm, gemm_library, interrupt, kernels, lapack, plan
 from symgrad.codegen.arena import ALIGN, arranged
 from symgrad.codegen.entry import EagerSpec, make_executor
-from symgrad.codegen.gemm_library import Size
 from symgrad.codegen.iteration import cost_of
 from symgrad.codegen.lapack import LapackCall
 from symgrad.codegen.launches import SCRATCH, Launches, loop_arguments, stream_launches
@@ -98,6 +97,7 @@ class Program:
         self.layouts: list[Layout] = []
         self.tasks: list[Task | Streamed] = []
         self._streams: dict[int, Launches] = {}
+        self._products: dict[int, gemm.GemmLaunch] = {}
         self._inline = inline
         self._small = small
         if inline:
@@ -151,17 +151,18 @@ class Program:
             if task.layout is not None:
                 self.layouts.append(task.layout)
         for kind, sizes in self._tiles().items():
-            ahead.beside(partial(gemm.prepare, kind, sizes))
+            if gemm_library.tiles(kind).lacks(sizes):
+                ahead.beside(partial(gemm.prepare, kind, sizes))
         found = kernels.compile_layouts(self.layouts)
         self._compiled = {id(y): kernel for y, kernel in zip(self.layouts, found, strict=True)}
 
-    def _tiles(self) -> dict[str, frozenset[Size]]:
+    def _tiles(self) -> dict[str, frozenset[gemm_library.Size]]:
         """The register tiles of all products outside streams, by kind."""
-        found: dict[str, frozenset[Size]] = {}
+        found: dict[str, frozenset[gemm_library.Size]] = {}
         for task in self.tasks:
             if isinstance(task, Task) and isinstance(task.step, Product):
                 kind = task.step.target.dtype.kind
-                made = product_plan(task.step)
+                made = self._products[id(task)] = product_plan(task.step)
                 if made.extent:
                     found[kind] = found.get(kind, frozenset()) | made.tiles
         return found
@@ -248,7 +249,7 @@ class Program:
                 assert isinstance(call, LapackCall)
                 self._add_call(segment, step, call)
             elif isinstance(step, Product):
-                self._add_product(segment, step)
+                self._add_product(segment, step, self._products[id(task)])
             elif isinstance(step, Iteration):
                 self._add_iteration(segment, step)
             elif isinstance(task, Streamed):
@@ -353,8 +354,7 @@ class Program:
                 segment.launches.append(launch)
                 segment.keep.append(spread)
 
-    def _add_product(self, segment: Segment, step: Product) -> None:
-        made = product_plan(step)
+    def _add_product(self, segment: Segment, step: Product, made: gemm.GemmLaunch) -> None:
         if made.extent == 0:
             return
         address, library = gemm.kernel_for(step.target.dtype.kind, made)

@@ -19,6 +19,7 @@ not change it. Start reading at `gemm_plan` for use, at `define` for the code.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import NamedTuple
 
 from symgrad.codegen import jit
@@ -50,7 +51,7 @@ from symgrad.codegen.gemm_tile import (
     when,
 )
 from symgrad.codegen.gemm_zeros import MOST_ROWS, SHORTEST
-from symgrad.codegen.ir import FLOAT_BITS, Function, Module, Val, constant, i64
+from symgrad.codegen.ir import FLOAT_BITS, Function, Module, Val, constant, i64, written
 
 (
     ARG_SLOT_A,
@@ -146,12 +147,8 @@ def prepare(kind: str, sizes: frozenset[Size]) -> None:
     """Compile what is missing of the code of products of a kind, with register tiles of these sizes."""
 
     def kernel() -> jit.Source:
-        def module() -> Module:
-            made = Module()
-            define(made, kind)
-            return made
-
         name = kernel_name(kind)
+        module = partial(written, partial(define, kind=kind))
         return jit.Source(module, [name], recipe=f"{name} {host_shape(kind)!r}")
 
     tiles(kind).need(sizes, kernel)

@@ -1,7 +1,7 @@
 """The code of matrix products, compiled as far as it is needed.
 
 One structure, `Tiles`: the register tiles of one kind, in a table that the blocked kernel reads. A
-tile takes some 12 ms to compile and a product needs a few of the 48, so each is compiled when a
+tile takes some 12 ms to compile and a product needs a few of some 40, so each is compiled when a
 plan first asks for it, and lies in the disk cache by itself. Where a tile is missing all the
 same, the kernel computes its elements one by one: the bits do not depend on tiles.
 Start reading at `Tiles`.
@@ -10,13 +10,13 @@ Start reading at `Tiles`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
 from symgrad.codegen import emission, jit
 from symgrad.codegen.gemm_tile import Shape, define_tile, tile_name, tile_shape
-from symgrad.codegen.ir import Module
+from symgrad.codegen.ir import Module, written
 from symgrad.locks import RenewedLock
 
 Size = tuple[int, int, int]
@@ -70,6 +70,10 @@ class Tiles:
                 self._libraries.append(library)
                 self.table[place] = library[name]
 
+    def lacks(self, sizes: Iterable[Size]) -> bool:
+        """Whether something is to be compiled before products with these tiles can run."""
+        return self.kernel is None or not all(self.table[self._place(size)] for size in sizes)
+
     def _place(self, size: Size) -> int:
         rows, vectors, tail = size
         return ((rows - 1) * self.shape.most_vectors + vectors - 1) * 2 + tail
@@ -82,12 +86,10 @@ class Tiles:
         rows, vectors, tail = self._named(size)
         name = tile_name(self.kind, rows, vectors, tail)
 
-        def module() -> Module:
-            made = Module()
-            define_tile(made, self.kind, self.shape, rows, vectors, tail)
-            return made
+        def emit(module: Module) -> None:
+            define_tile(module, self.kind, self.shape, rows, vectors, tail)
 
-        return jit.Source(module, [name], recipe=f"{name} {self.shape!r}")
+        return jit.Source(partial(written, emit), [name], recipe=f"{name} {self.shape!r}")
 
 
 @cache

@@ -15,8 +15,10 @@ them. Start reading at `build`.
 
 from __future__ import annotations
 
+from functools import partial
+
 from symgrad.codegen import jit, pool
-from symgrad.codegen.ir import Function, Module, Val, constant, i64
+from symgrad.codegen.ir import Function, Module, Val, constant, i64, written
 from symgrad.codegen.plan import LAUNCH_WORDS, run_library
 
 CHECK_NS = 50_000_000
@@ -155,14 +157,9 @@ def build(module: Module) -> None:
 @pool.locked_once
 def _library() -> jit.Library:
     run_library()
-
-    def module() -> Module:
-        made = Module()
-        build(made)
-        return made
-
     exports = ["sg_check", "sg_run_long"]
-    library = jit.compile_source(jit.Source(module, exports, recipe="sg_run_long"))
+    source = jit.Source(partial(written, build), exports, recipe="sg_run_long")
+    library = jit.compile_source(source)
     jit.add_symbol("sg_check", library["sg_check"])
     return library
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 FLOAT_BITS = {"double": 64, "float": 32}
@@ -130,14 +130,17 @@ class Module:
             n for n in self.declarations if n not in self.functions and not n.startswith("llvm.")
         ]
 
-    def size(self) -> int:
-        """Characters of its functions so far."""
-        return sum(map(len, self.functions.values()))
-
     def text(self) -> str:
         names = self.functions
         declared = [t for n, t in self.declarations.items() if n not in names]
         return "\n".join([*self.globals.values(), *declared, *names.values()]) + "\n"
+
+
+def written(emit: Callable[[Module], object]) -> Module:
+    """A new module with what `emit` adds to it."""
+    module = Module()
+    emit(module)
+    return module
 
 
 class Function:

@@ -14,7 +14,7 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from symgrad.codegen import interrupt, jit, vmath
-from symgrad.codegen.ir import Module
+from symgrad.codegen.ir import Module, written
 from symgrad.codegen.iteration import emit_iteration
 from symgrad.codegen.layout import Layout
 from symgrad.codegen.loops import emit_kernel
@@ -50,14 +50,14 @@ PASSES: tuple[str, ...] = ()
 def _math_source(name: str) -> jit.Source:
     """The vector maths under one name."""
 
-    def module() -> Module:
+    def emit(module: Module) -> None:
         match = _MATH_SYMBOL.fullmatch(name)
         assert match is not None
-        made = Module()
-        vmath.define(made, match[1], "double" if match[3] == "f64" else "float", int(match[2]))
-        return made
+        vmath.define(module, match[1], "double" if match[3] == "f64" else "float", int(match[2]))
 
-    return jit.Source(module, [name], recipe=f"math {name} {vmath.avx512.enabled()}")
+    return jit.Source(
+        partial(written, emit), [name], recipe=f"math {name} {vmath.avx512.enabled()}"
+    )
 
 
 jit.provide(_MATH_SYMBOL.pattern, _math_source)
@@ -146,13 +146,8 @@ def _single(key: Any, name: str, emit: Callable[[Module], None], recipe: str) ->
     with _LOCK:
         kernel = _COMPILED.get(key)
         if kernel is None:
-
-            def module() -> Module:
-                made = Module()
-                emit(made)
-                return made
-
-            library = jit.compile_source(jit.Source(module, [name], recipe=recipe))
+            source = jit.Source(partial(written, emit), [name], recipe=recipe)
+            library = jit.compile_source(source)
             kernel = _COMPILED[key] = Kernel(library[name], library)
         return kernel
 

@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from symgrad.codegen import dispatch, jit, pool
-from symgrad.codegen.ir import Function, Module, Val, constant
+from symgrad.codegen.ir import Function, Module, Val, constant, written
 
 # Below this estimate a call keeps the GIL: releasing it next to a busy Python thread can
 # cost milliseconds until it is got back, holding it delays that thread by the work at most.
@@ -144,13 +144,8 @@ def build_runner(module: Module) -> None:
 def run_library() -> jit.Library:
     """The code of ``sg_run``, compiled on first use."""
     pool.symbols()
-
-    def module() -> Module:
-        made = Module()
-        build_runner(made)
-        return made
-
-    library = jit.compile_source(jit.Source(module, ["sg_run"], recipe="sg_run"))
+    source = jit.Source(partial(written, build_runner), ["sg_run"], recipe="sg_run")
+    library = jit.compile_source(source)
     jit.add_symbol("sg_run", library["sg_run"])
     return library
 

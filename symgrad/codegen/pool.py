@@ -32,7 +32,7 @@ from functools import cache, partial, wraps
 from typing import TypeVar
 
 from symgrad.codegen import dispatch, jit, processors, workers
-from symgrad.codegen.ir import Module
+from symgrad.codegen.ir import Module, written
 from symgrad.locks import held_across_fork
 
 SPIN_NS = 50_000
@@ -129,16 +129,15 @@ def symbols() -> dict[str, int]:
         settings = _settings()
         places = {"sg_page": _new_page(), "sg_settings": ctypes.addressof(settings)}
 
-    def module() -> Module:
-        made = Module()
-        made.add_function("sg_dispatch", dispatch.ir_text(machine()))
-        made.declarations |= {name: f"@{name} = external global i8" for name in places}
-        return made
+    def emit(module: Module) -> None:
+        module.add_function("sg_dispatch", dispatch.ir_text(machine()))
+        module.declarations |= {name: f"@{name} = external global i8" for name in places}
 
     for symbol, address in places.items():
         jit.add_symbol(symbol, address)
     exports = [*EXPORTS, "sg_spin"] if threads else EXPORTS
-    library = jit.compile_source(jit.Source(module, exports, recipe=f"pool {machine()}"))
+    source = jit.Source(partial(written, emit), exports, recipe=f"pool {machine()}")
+    library = jit.compile_source(source)
     if threads:
         settings.turns = _spin_turns(library["sg_spin"])
     _immortal(library)

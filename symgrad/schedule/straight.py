@@ -4,8 +4,8 @@ A program of scalars and short vectors is cut by `symgrad.schedule.program` into
 a few instructions: values that several of them use go through memory, and each is launched by
 itself. Here nests without axes, and nests over one short axis of the same size, which may be
 reduced, are joined as far as their order allows. What is then used inside one piece only loses its
-buffer. A nest that is a whole program over so few elements is written out too: its call takes
-little longer than what loops, masks and the tree of a sum would add.
+buffer. A program that is a single nest over so few elements is written out too, as loops, masks and
+the tree of a sum would take a good part of its call.
 
 One structure, `Straight`, a step that produces all items of the nests it replaces. Start reading
 at `join_short`.
