@@ -268,6 +268,7 @@ class Layout:
             self.width = LANES // 2
 
     def is_wide(self) -> bool:
+        """Whether any value has eight bytes."""
         return any(i.dtype.itemsize > 4 for i in self.nest.insts)
 
     def _is_peeled(self, functions: int) -> bool:

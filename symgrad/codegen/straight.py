@@ -3,8 +3,8 @@
 One structure, `StraightEmitter`. A value is a scalar where it does not depend on the axis, else a
 vector of the axis' elements, padded to a power of two. Functions of scalars that do not wait for
 each other are computed side by side, in the lanes of one vector: vector maths has the same bits at
-any width. A reduction folds the lanes as `symgrad.codegen.reduction` says. Sizes, strides and offsets are numbers in the code. Start reading at
-`StraightEmitter.emit`.
+any width. A reduction folds the lanes as `symgrad.codegen.reduction` says. Sizes, strides and
+offsets are numbers in the code. Start reading at `StraightEmitter.emit`.
 """
 
 from __future__ import annotations
