@@ -71,7 +71,7 @@ KERNELS: dict[str, Kernel] = {
     "acosh": _widened("hyperbolic.acosh"),
     "atanh": _widened("hyperbolic.atanh"),
     "erf": Kernel("errorfunction.erf"),
-    "erfc": Kernel("errorfunction.erfc", float_body="floatlanes.erfc"),
+    "erfc": Kernel("errorfunction.erfc"),
     "erfinv": _widened("errorfunction.erfinv"),
     "pow": Kernel("floatlanes.pow_of_kind", 2),
     "lgamma": _widened("gamma.lgamma"),

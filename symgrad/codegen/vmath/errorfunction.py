@@ -7,17 +7,28 @@ by the table of `nodetables` in registers.
 
 erfc: exp(-x^2) * erfcx(x), the square kept as a sum of two; (1 + 2x) erfcx(x) is a polynomial in
 (x - 4) / (x + 4) (Shepherd and Laframboise, Math. Comp. 36, 1981; own minimax coefficients).
+In float32: u exp(L - x^2) with u = 1 / (1 + x) and L = log((1 + x) erfcx(x)), a polynomial in u;
+whatever a rounding loses goes into the exponent, which is a sum of two.
 
 erfinv: the rational approximations of Wichura's algorithm AS 241 (Applied Statistics 37, 1988) for
 the normal quantile, scaled by 1/sqrt(2).
 
-Only erf has a float32 form; the others take doubles. Start at `erf`.
+erf and erfc have float32 forms; erfinv takes doubles. Start at `erf`.
 """
 
 from __future__ import annotations
 
 from symgrad.codegen.vmath import avx512, nodetables
-from symgrad.codegen.vmath.exponential import EXP_RANGE, exp, exp_of_pair, scale
+from symgrad.codegen.vmath.exponential import (
+    EXP_P,
+    EXP_RANGE,
+    LN2_LOW,
+    exp,
+    exp_of_pair,
+    reduce,
+    scale,
+    scale_down,
+)
 from symgrad.codegen.vmath.logarithm import log
 from symgrad.codegen.vmath.notation import (
     Value,
@@ -80,6 +91,20 @@ ERFCX_T = hexes(
     " 0x1.b4619d5b1ef75p-24 -0x1.124d79c03cd9fp-27 -0x1.1f8dcbada8e6bp-27"
 )
 
+# The same for float32. log((1 + x) erfcx(x)) at u = 1 / (1 + x) is a constant plus d Q(d), d being
+# u less a point between: the constant is a whole number of units of the last place of any x^2,
+# and the point is chosen so that the constant is the value there.
+ERFC_FLOAT_ZERO = 10.06
+ERFCX_LOG_POINT = float.fromhex("0x1.c2a2acp-2")
+ERFCX_LOG_VALUE = float.fromhex("-0x1.8924p-3")
+ERFCX_LOG_Q = hexes(
+    "0x1.42569p-1 -0x1.4058ep-1 0x1.63f2ccp-4 0x1.d72daap-2 -0x1.451268p-1 0x1.c20a94p-3"
+    " 0x1.544958p-1 -0x1.6d4cd2p+0 0x1.148b9cp+0 0x1.aba9eap-1 -0x1.6396ap+1 0x1.4314dap+1"
+    " -0x1.a74548p-1"
+)
+# (1 + x) d/dx log(erfcx(x)) is -1.09 to -1.28: what an error of u, as a fraction, does to erfcx.
+ERFCX_PER_U = 1.14
+
 # AS 241: |x| <= 0.85 in 0.180625 - x^2/4; beyond in r = sqrt(-log((1 - |x|) / 2)) less 1.6 up to
 # r = 5, less 5 from there. Its quotients N/D are rewritten as x (1 + M/D) and r + (c + M/D), M made
 # in multiple precision: M/D is small, and with it the rounding errors of M and D.
@@ -135,8 +160,33 @@ def erf(x: Value) -> Value:
     return select(a > 1.0, outer, inner).copysign(x)
 
 
+def _erfc_float(x: Value) -> Value:
+    """1 - erf(x) in float32."""
+    a = at_most(abs(x), ERFC_FLOAT_ZERO)
+    power = fma(-a, a, ERFCX_LOG_VALUE)
+    power_low = fma(-a, a, ERFCX_LOG_VALUE - power)
+    bottom = a + 1.0
+    bottom_low = a - (bottom - 1.0)
+    u = 1.0 / bottom
+    u_error = fma(-u, bottom_low, fma(-u, bottom, 1.0))
+    d = u - ERFCX_LOG_POINT
+    q = horner(d, ERFCX_LOG_Q)
+    total = fma(d, q, power)
+    total_low = fma(d, q, power - total) + fma(u_error, ERFCX_PER_U, power_low)
+    reduced = reduce(total)
+    lacking = fma(-reduced.n, LN2_LOW[x.kind], total_low)
+    r = reduced.r + lacking
+    # e^r as 1 + reduced.r, of which the sum loses little, and the rest.
+    y = reduced.r + 1.0
+    y_low = (reduced.r - (y - 1.0)) + fma(r * r, horner(r, EXP_P[x.kind]), lacking)
+    result = scale_down(fma(u, y, u * y_low), reduced)
+    return select(x.is_negative(), 2.0 - result, result)
+
+
 def erfc(x: Value) -> Value:
     """1 - erf(x), with a full tail."""
+    if x.kind == "float":
+        return _erfc_float(x)
     a = at_most(abs(x), ERFC_ZERO)
     square, square_low = two_product(a, a)
     y, reduced = exp_of_pair(at_least(-square, EXP_RANGE[x.kind][0]), -square_low)

@@ -44,6 +44,9 @@ EXP2_RANGE = {"double": (-1076.0, 1025.0), "float": (-151.0, 129.0)}
 EXPM1_RANGE = {"double": (-40.0, 710.0), "float": (-20.0, 89.0)}
 TINY = {"double": 2.0**-54, "float": 2.0**-25}
 
+# 2^n times this power of two is a normal number wherever e^x does not vanish.
+HEADROOM = 64
+
 # (e^r - 1 - r) / r^2
 EXP_P = {
     "double": hexes(
@@ -139,6 +142,13 @@ def scale(y: Value, reduced: Reduced) -> Value:
     first_factor = (first << y.mantissa_bits).floats()
     second_factor = (second << y.mantissa_bits).floats()
     return (y * first_factor) * second_factor
+
+
+def scale_down(y: Value, reduced: Reduced) -> Value:
+    """The same for n <= 0, where 2^n needs no more than one factor that is out of the range."""
+    if avx512.enabled():
+        return avx512.scale(y, reduced.n)
+    return (y * power_of_two(reduced.shifted, HEADROOM)) * 2.0**-HEADROOM
 
 
 def tabled(x: Value) -> bool:

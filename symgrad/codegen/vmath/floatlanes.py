@@ -43,8 +43,6 @@ from symgrad.codegen.vmath.notation import (
 INFINITY = float("inf")
 # Beyond these e^x, and e^x + 1 divided into 1, are 0 or infinite in float32.
 EXP_RANGE = (-110.0, 110.0)
-ERFC_ZERO = 10.3
-ERFCX_CENTRE = 2.0
 LOG10_2 = float.fromhex("0x1.34413509f79ffp-2")
 
 # (e^r - 1 - r) / r^2, |r| <= ln(2)/2
@@ -83,13 +81,6 @@ ATAN_Q = hexes(
 # (cosh r - 1) / r^2 and (sinh r - r) / r^3 in r^2, |r| <= ln(2)/2
 COSH_P = hexes("0x1.000000440097ep-1 0x1.55547ec791e06p-5 0x1.6d979453426d9p-10")
 SINH_P = hexes("0x1.555555738a5a9p-3 0x1.1110b1c0e5c41p-7 0x1.a16ff49ca6a2bp-13")
-# (1 + 2x) erfcx(x) in (x - 2) / (x + 2), 0 <= x <= 10.3
-ERFCX_T = hexes(
-    "0x1.46e80e239cdbap+0 -0x1.7bf5ec9da71d1p-4 -0x1.5407c356bd505p-3 0x1.4ffa28120ccbdp-3"
-    " -0x1.bc2a076e197b4p-5 -0x1.07475b3f04969p-7 0x1.1d9fd961a8c07p-7 0x1.4d64fbe64a46p-10"
-    " -0x1.77dc203e89da4p-10 -0x1.d185a3ee1d618p-12 0x1.5eb45db1ed0ap-13 0x1.e32df1e9f596p-14"
-    " 0x1.21527a099d617p-16"
-)
 
 
 def _reduce(x: Value, steps: float = 1.0) -> Reduced:
@@ -217,14 +208,3 @@ def sinh(x: Value) -> Value:
 def cosh(x: Value) -> Value:
     """Hyperbolic cosine."""
     return _sum_of_exponentials(abs(x), 1.0)
-
-
-def erfc(x: Value) -> Value:
-    """1 - erf(x)."""
-    a = at_most(abs(x), ERFC_ZERO)
-    # One division serves (a - 2) / (a + 2) and 1 / (1 + 2a); the square of a float32 is exact.
-    near, far, bottom = a - ERFCX_CENTRE, a + ERFCX_CENTRE, fma(a, 2.0, 1.0)
-    reciprocal = 1.0 / (far * bottom)
-    t = (near * bottom) * reciprocal
-    result = (horner(t, ERFCX_T) * exp(-(a * a))) * (far * reciprocal)
-    return select(x < 0.0, 2.0 - result, result)
