@@ -452,7 +452,7 @@ def with_zero_ends(rng, shape, kind):
 
 @pytest.mark.parametrize("kind", DTYPES)
 @pytest.mark.parametrize(
-    "m,n,k", [(1, 9, 65), (6, 40, 64), (13, 70, 100), (30, 33, 385), (40, 5, 900)]
+    "m,n,k", [(6, 40, 64), (9, 9, 65), (13, 70, 100), (30, 33, 385), (40, 5, 900)]
 )
 def test_zeros_at_the_ends_of_rows_leave_the_bits_alone(kernels, kind, m, n, k):
     rng = np.random.default_rng(k)
@@ -473,12 +473,12 @@ def test_zeros_at_the_ends_of_rows_leave_the_bits_alone(kernels, kind, m, n, k):
 @pytest.mark.parametrize("packed", [False, True])
 def test_zeros_do_not_hide_what_is_not_finite(kernels, kind, bad, packed):
     m, n, k = 13, 70, 90
-    for place in (0, 5, 39, 40, 50, 89):
+    for place, column in itertools.product((0, 5, 39, 40, 50, 89), (0, 13, 31, 66, 69)):
         a, b = np.zeros((1, m, k), DTYPES[kind]), np.ones((1, k, n), DTYPES[kind])
         a[:, :, 40:50] = 1.0
-        b[0, place, 66] = bad
+        b[0, place, column] = bad
         want = np.full((1, m, n), 10.0)
-        want[:, :, 66] = bad if 40 <= place < 50 else np.nan
+        want[:, :, column] = bad if 40 <= place < 50 else np.nan
         if packed:
             b = np.ascontiguousarray(b.transpose(0, 2, 1)).transpose(0, 2, 1)
         c = np.empty((1, m, n), DTYPES[kind])
@@ -487,8 +487,22 @@ def test_zeros_do_not_hide_what_is_not_finite(kernels, kind, bad, packed):
 
 
 @pytest.mark.parametrize("kind", DTYPES)
+def test_what_is_not_finite_is_looked_for_in_every_block(kernels, kind):
+    m, n, k = 9, 2 * gemm.BLOCK_LINES * 16 + 5, gemm_tile.UNIT + 80
+    for place, column in ((5, 3), (5, n - 1), (gemm_tile.UNIT + 5, 3), (k - 1, n - 1)):
+        a, b = np.zeros((1, m, k), DTYPES[kind]), np.ones((1, k, n), DTYPES[kind])
+        a[:, :, 100:200], a[:, :, gemm_tile.UNIT + 30 : gemm_tile.UNIT + 50] = 1.0, 1.0
+        b[0, place, column] = np.inf
+        want = np.full((1, m, n), 120.0)
+        want[:, :, column] = np.nan
+        c = np.empty((1, m, n), DTYPES[kind])
+        kernels(a, b, c)
+        np.testing.assert_array_equal(c, want)
+
+
+@pytest.mark.parametrize("kind", DTYPES)
 def test_zeros_behind_a_product_that_underflows_decide_its_sign(kernels, kind):
-    m, n, k = 7, 41, 64
+    m, n, k = 9, 41, 64
     small = np.sqrt(np.finfo(DTYPES[kind]).smallest_subnormal) / 16
     for sign in (1.0, -1.0):
         a, b = np.full((1, m, k), sign * 0.0, DTYPES[kind]), -np.ones((1, k, n), DTYPES[kind])

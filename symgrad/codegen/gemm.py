@@ -18,11 +18,11 @@ not change it. Start reading at `gemm_plan` for use, at `define` for the code.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
 from symgrad.codegen import jit
+from symgrad.codegen.gemm_cut import column_sizes, row_blocks, row_sizes
 from symgrad.codegen.gemm_inner import define_inner, define_missing
 from symgrad.codegen.gemm_library import Size, host_shape, tiles
 from symgrad.codegen.gemm_tile import (
@@ -30,6 +30,7 @@ from symgrad.codegen.gemm_tile import (
     JOB_A_ROW,
     JOB_B_K,
     JOB_DEPTH,
+    JOB_FINITE,
     JOB_LENGTH,
     JOB_POPS,
     JOB_RESUMED,
@@ -50,7 +51,7 @@ from symgrad.codegen.gemm_tile import (
     vectors_of,
     when,
 )
-from symgrad.codegen.gemm_zeros import MOST_ROWS, SHORTEST
+from symgrad.codegen.gemm_zeros import LEAST_ROWS, MOST_ROWS, SHORTEST, UNKNOWN
 from symgrad.codegen.ir import FLOAT_BITS, Function, Module, Val, constant, i64, written
 
 (
@@ -231,15 +232,17 @@ def _define_block(
             carries = f.intrinsic("cttz", "i64", 1, [f.xor(u, i64(-1)), constant("i1", False)])
             pops = f.select(f.icmp("eq", u, last_unit), depth, carries)
             f.store(length, place(f, job, JOB_LENGTH))
+            f.store(i64(UNKNOWN), place(f, job, JOB_FINITE))
             f.store(depth, place(f, job, JOB_DEPTH))
             f.store(pops, place(f, job, JOB_POPS))
             here_b = element(f, b, f.add(f.mul(start, b_k), f.mul(j, b_n)), kind)
             with when(f, packs, "pack"):
                 f.call(pack_b, None, [work, here_b, b_k, b_n, length, columns])
             at_b = f.select(packs, work, here_b)
-            with pieces_of(f, m, block_rows, "rows") as (i, rows):
+            with row_blocks(f, m, block_rows, shape) as (i, rows):
                 here_a = element(f, a, f.add(f.mul(start, a_k), f.mul(i, a_row)), kind)
                 looks = f.and_(fresh, f.icmp("sge", length, i64(SHORTEST)))
+                looks = f.and_(looks, f.icmp("sge", rows, i64(LEAST_ROWS)))
                 looks = f.and_(looks, f.icmp("sle", rows, i64(MOST_ROWS)))
                 chosen = f.select(looks, *[Val(f"@{name}", "ptr") for name in reversed(inner)])
                 values = [job, here_a, at_b, i, rows, columns, b_bytes]
@@ -531,43 +534,11 @@ def gemm_plan(
         if extent == 0
         else frozenset(
             (r, v, tail_form)
-            for v, tail_form in _column_sizes(shape, n, chunk_columns, vectors)
-            for r in _row_sizes(shape.rows[v - 1], m, chunk_rows, joined, cut.block_rows)
+            for v, tail_form in column_sizes(shape, n, chunk_columns, vectors)
+            for r in row_sizes(shape, v, m, chunk_rows, joined, cut.block_rows)
         )
     )
     return GemmLaunch(kernel_name(kind), tail, extent, int(cost), work, variant, swapped, used)
-
-
-def _piece_sizes(count: int, most: int, slack: int = 0) -> set[int]:
-    """The sizes that `pieces_of` cuts a count into."""
-    pieces = max(1, -(-(count - slack) // most))
-    base = count // pieces
-    return {base, base + 1} if count % pieces else {base}
-
-
-def _row_sizes(most: int, m: int, chunk: int, joined: int, block: int) -> set[int]:
-    """Rows of the tiles of a product, of at most `most`, however its chunks are joined."""
-    chunks = -(-m // chunk)
-    found: set[int] = set()
-    for count in range(1, min(joined, chunks) + 1):
-        for rows in {count * chunk, m - (chunks - count) * chunk}:
-            for part in _piece_sizes(min(rows, m), block):
-                found |= _piece_sizes(part, most)
-    return found
-
-
-def _column_sizes(shape: Shape, n: int, chunk: int, block: int) -> Iterator[tuple[int, int]]:
-    """Vectors of the tiles of a product, with the form of the last one."""
-    slack = shape.most_vectors - shape.vectors
-    for columns in {min(chunk, n), n % chunk or chunk}:
-        total = -(-columns // shape.width)
-        last = columns - (total - 1) * shape.width
-        form = int(last > shape.tails[0][1])
-        for part in _piece_sizes(total, block):
-            for vectors in _piece_sizes(part, shape.vectors, slack):
-                yield vectors, form
-                if total > vectors:
-                    yield vectors, 1
 
 
 def _rounded(count: int) -> int:

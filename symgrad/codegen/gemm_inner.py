@@ -65,7 +65,7 @@ def define_inner(module: Module, kind: str, shape: Shape, missing: str, looks: b
     a_row = f.load(place(f, job, JOB_A_ROW), "i64")
     table = f.load(place(f, job, JOB_TILES), "ptr")
     panels = f.icmp("ne", packed, i64(0))
-    zeros = Zeros(f, module, kind, shape) if looks else None
+    zeros = Zeros(f, module, kind, shape, (b, n, packed)) if looks else None
     b_step = f.select(panels, length, i64(1))
     total = vectors_of(f, n, shape.width)
     with panels_of(f, total, shape) as (first, vectors):
@@ -80,8 +80,6 @@ def define_inner(module: Module, kind: str, shape: Shape, missing: str, looks: b
         tail = f.cast("zext", f.icmp("sgt", count, i64(shape.tails[0][1])), "i64")
         with when(f, panels, "panel"):
             f.store(f.mul(vectors, width), place(f, job, JOB_B_K))
-        if zeros is not None:
-            zeros.turn_to(panel, f.sub(f.add(before_last, count), column))
         with pieces_of(f, m, most, "row") as (row, rows):
             at_a, at_b = element(f, a, f.mul(row, a_row), kind), panel
             if zeros is not None:

@@ -40,8 +40,9 @@ PREFETCH_LENGTH = 128
     JOB_TILES,
     JOB_RESUMED,
     JOB_TAIL,
-) = range(9)
-JOB_SLOTS = 9
+    JOB_FINITE,
+) = range(10)
+JOB_SLOTS = 10
 JOB_SIZE = JOB_SLOTS + 2 * 64
 """A slot takes two places: address of the block's first element, row stride in elements."""
 

@@ -5,13 +5,14 @@ one finger's bones with respect to the angles of another. Where all rows of a ti
 some k, and again from another k on, its chains run between the two only. The bits stay those of
 whole chains:
 
-* A chain starts at +0.0, and stays there while zeros times finite numbers are added. So the rows of
-  the right operand that are left out must be finite; that is looked at once for all tiles.
+* A chain starts at +0.0, and stays there while zeros times finite numbers are added. So the right
+  operand must be finite; its block is looked at when the first tile has such zeros (`JOB_FINITE`).
 * Zeros added behind change nothing, unless the chain is at -0.0, which products that underflow can
   leave. Then the tile goes on to the end (`JOB_TAIL`).
 
-Tiles without such zeros cost a look at their first and last elements. Start reading at
-`Zeros`.
+Looking costs about as much as one row of the result, so blocks of few rows are left alone, and so are
+tiles that would be shorter by less than an eighth. Tiles without zeros cost a look at their first and
+last elements. Start reading at `Zeros`.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ from symgrad.codegen.gemm_tile import (
     JOB_A_K,
     JOB_A_ROW,
     JOB_B_K,
+    JOB_FINITE,
     JOB_LENGTH,
     JOB_TAIL,
     Shape,
+    counted,
     element,
     lane_mask,
-    least,
     none_of,
+    panels_of,
     place,
     vectors_of,
     when,
@@ -39,8 +42,14 @@ from symgrad.codegen.ir import INT_OF_FLOAT, Function, Module, Val, constant, i6
 SHORTEST = 64
 """Length of a chain from which on zeros are looked for."""
 
-MOST_ROWS = 64
-"""Rows of a block, at most, in which zeros are looked for."""
+LEAST_ROWS, MOST_ROWS = 8, 64
+"""Rows of a block in which zeros are looked for."""
+
+SPARED = 8
+"""One of so many elements of a chain, at least, must be left out."""
+
+UNKNOWN, FINITE, NOT_FINITE = range(3)
+"""What `JOB_FINITE` says of the right operand's block."""
 
 
 class Zeros:
@@ -50,23 +59,25 @@ class Zeros:
     ----------
     f : Function
         Its first argument is the job.
+    b, columns, packed : Val
+        The right operand's block, its columns, and whether it was packed (not 0).
     """
 
-    def __init__(self, f: Function, module: Module, kind: str, shape: Shape) -> None:
+    def __init__(
+        self, f: Function, module: Module, kind: str, shape: Shape, block: tuple[Val, Val, Val]
+    ) -> None:
         self.f = f
         self.kind = kind
         self._span = _define_span(module, kind, shape)
-        self._settle = _define_settle(module, kind, shape)
+        self._settle = _define_settle(module, kind, _define_is_finite(module, kind, shape))
+        self._block = block
         self.job = f.arguments[0]
         self.length = f.load(place(f, self.job, JOB_LENGTH), "i64")
         self.a_k = f.load(place(f, self.job, JOB_A_K), "i64")
         self._spans = f.alloca("i64", 1, 2 * MOST_ROWS)
-        # What is known of the panel: rows before the first number, and from the second on, are finite.
-        self._finite = f.alloca("i64", 1, 2)
         # The most rows of the tiles whose spans are known.
         self._rows = f.alloca("i64")
         f.store(i64(0), self._rows)
-        self._panel: tuple[Val, Val, Val] | None = None
 
     def _own(self, row: Val) -> Val:
         """Where the span of the tile is kept that begins at a row."""
@@ -85,18 +96,9 @@ class Zeros:
         """Find the zeros in the rows of one tile."""
         self.f.call(self._span, None, [self.job, a, rows, self._own(row)])
 
-    def turn_to(self, panel: Val, columns: Val) -> None:
-        """The tiles that follow have these columns of B."""
-        f = self.f
-        f.store(i64(0), place(f, self._finite, 0))
-        f.store(self.length, place(f, self._finite, 1))
-        self._panel = panel, columns, f.load(place(f, self.job, JOB_B_K), "i64")
-
     def cut(self, a: Val, b: Val, row: Val) -> tuple[Val, Val]:
         """Set a tile's length; where its chains start in A and B."""
         f = self.f
-        assert self._panel is not None
-        panel, columns, b_k = self._panel
         own = self._own(row)
         starts = f.icmp("eq", f.load(place(f, own, 0), "i64"), i64(0))
         ends = f.icmp("eq", f.load(place(f, own, 1), "i64"), self.length)
@@ -106,13 +108,13 @@ class Zeros:
         some, whole = f.label("some"), f.label("whole")
         f.branch_if(f.and_(starts, ends), whole, some)
         f.start(some)
-        values = [self.job, panel, columns, own, self._finite]
-        settled = f.call(self._settle, ("i64", 1), values)
+        settled = f.call(self._settle, ("i64", 1), [self.job, own, *self._block])
         assert settled is not None
         f.branch(whole)
         f.start(whole)
         first = f.phi("i64")
         f.set_phi(first, [(i64(0), before), (settled, some)])
+        b_k = f.load(place(f, self.job, JOB_B_K), "i64")
         at_a = element(f, a, f.mul(first[0], self.a_k), self.kind)
         return at_a, element(f, b, f.mul(first[0], b_k), self.kind)
 
@@ -126,7 +128,8 @@ class Zeros:
 def _define_span(module: Module, kind: str, shape: Shape) -> str:
     """Define ``void span(ptr job, ptr a, i64 rows, ptr found)``.
 
-    All `rows` rows of `a` are zero, of either sign, but for found[0] <= k < found[1].
+    All `rows` rows of `a` are zero, of either sign, but for found[0] <= k < found[1]; the whole length
+    is found where that would leave out too little.
     """
     name = f"gemm_span_{kind}"
     arguments = [("job", "ptr", 1), ("a", "ptr", 1), ("rows", "i64", 1), ("found", "ptr", 1)]
@@ -165,52 +168,78 @@ def _define_span(module: Module, kind: str, shape: Shape) -> str:
         f, length, -step, lambda k: f.icmp("sge", k, low), before(zeros(step), step), "trailing"
     )
     end = _walked(f, end, -1, lambda k: f.icmp("sgt", k, first), before(zeros(1), 1), "last")
-    f.store(first, place(f, found, 0))
-    f.store(end, place(f, found, 1))
+    spared = f.sub(length, f.sub(end, first))
+    enough = f.icmp("sge", f.mul(spared, i64(SPARED)), length)
+    f.store(f.select(enough, first, i64(0)), place(f, found, 0))
+    f.store(f.select(enough, end, length), place(f, found, 1))
     f.ret()
     f.finish()
     return name
 
 
-def _define_settle(module: Module, kind: str, shape: Shape) -> str:
-    """Define ``i64 settle(ptr job, ptr b, i64 columns, ptr span, ptr finite)``.
+def _define_is_finite(module: Module, kind: str, shape: Shape) -> str:
+    """Define ``i1 finite(ptr job, ptr b, i64 columns, i64 packed)``: whether all of a block is."""
+    name = f"gemm_finite_{kind}"
+    arguments = [("job", "ptr", 1), ("b", "ptr", 1), ("columns", "i64", 1), ("packed", "i64", 1)]
+    f = Function(
+        module, name, arguments, ("i1", 1), attributes="noinline nounwind", linkage="internal"
+    )
+    job, b, columns, packed = f.arguments
+    width = shape.width
+    length = f.load(place(f, job, JOB_LENGTH), "i64")
+    apart = f.load(place(f, job, JOB_B_K), "i64")
+    panels = f.icmp("ne", packed, i64(0))
+    zero = constant(kind, 0.0, width)
+    result = f.alloca(kind, width)
+    f.store(zero, result)
+    fours = f.sub(length, f.urem(length, i64(4)))
+    with panels_of(f, vectors_of(f, columns, width), shape) as (first, vectors):
+        column = f.mul(first, i64(width))
+        panel = element(f, b, f.select(panels, f.mul(column, length), column), kind)
+        row = f.select(panels, f.mul(vectors, i64(width)), apart)
+        with counted(f, i64(0), vectors, i64(1), "vector") as number:
+            lane = f.mul(number, i64(width))
+            mask = lane_mask(f, f.sub(f.sub(columns, column), lane), kind, width)
+            at = element(f, panel, lane, kind)
 
-    Sets the length of a tile's chains by the span of its rows of A, and gives their start. Rows of
-    `b` before finite[0] and from finite[1] on are known to be finite: as far as is needed.
+            def product(k: Val, at: Val = at, row: Val = row, mask: Val = mask) -> Val:
+                value = f.masked_load(element(f, at, f.mul(k, row), kind), mask, zero)
+                # Zero times what is not finite is not a number.
+                return f.fmul(value, zero)
+
+            with counted(f, i64(0), fours, i64(4), "four") as k:
+                terms = [product(f.add(k, i64(n))) for n in range(4)]
+                sums = f.fadd(f.fadd(terms[0], terms[1]), f.fadd(terms[2], terms[3]))
+                f.store(f.fadd(f.load(result, kind, width), sums), result)
+            with counted(f, fours, length, i64(1), "one") as k:
+                f.store(f.fadd(f.load(result, kind, width), product(k)), result)
+    total = f.load(result, kind, width)
+    f.ret(none_of(f, f.fcmp("uno", total, total)))
+    f.finish()
+    return name
+
+
+def _define_settle(module: Module, kind: str, is_finite: str) -> str:
+    """Define ``i64 settle(ptr job, ptr span, ptr b, i64 columns, i64 packed)``.
+
+    Sets the length of a tile's chains by the span of its rows of A, and gives their start.
     """
     name = f"gemm_settle_{kind}"
-    arguments = [("job", "ptr", 1), ("b", "ptr", 1), ("columns", "i64", 1)]
-    arguments += [("span", "ptr", 1), ("finite", "ptr", 1)]
+    arguments = [("job", "ptr", 1), ("span", "ptr", 1), ("b", "ptr", 1)]
+    arguments += [("columns", "i64", 1), ("packed", "i64", 1)]
     f = Function(
         module, name, arguments, ("i64", 1), attributes="noinline nounwind", linkage="internal"
     )
-    job, b, columns, span, finite = f.arguments
+    job, span, *block = f.arguments
     length = f.load(place(f, job, JOB_LENGTH), "i64")
-    b_k = f.load(place(f, job, JOB_B_K), "i64")
-    vectors = vectors_of(f, columns, shape.width)
-    zero = constant(kind, 0.0, shape.width)
-
-    def is_finite(k: Val) -> Val:
-        at = element(f, b, f.mul(k, b_k), kind)
-        number, total, close = _loop(f, vectors, zero, "vector")
-        offset = f.mul(number, i64(shape.width))
-        mask = lane_mask(f, f.sub(columns, offset), kind, shape.width)
-        value = f.masked_load(element(f, at, offset, kind), mask, zero)
-        # Zero times what is not finite is not a number.
-        total = close(f.fma(value, zero, total))
-        return none_of(f, f.fcmp("uno", total, total))
-
-    wanted, end = (f.load(place(f, span, number), "i64") for number in (0, 1))
-    front = f.load(place(f, finite, 0), "i64")
-    front = _walked(f, front, 1, lambda k: f.icmp("slt", k, wanted), is_finite, "front")
-    f.store(front, place(f, finite, 0))
-    back = f.load(place(f, finite, 1), "i64")
-    back = _walked(
-        f, back, -1, lambda k: f.icmp("sgt", k, end), lambda k: is_finite(f.sub(k, i64(1))), "back"
-    )
-    f.store(back, place(f, finite, 1))
-    first = least(f, wanted, front)
-    end = f.intrinsic("smax", "i64", 1, [end, back])
+    known = place(f, job, JOB_FINITE)
+    with when(f, f.icmp("eq", f.load(known, "i64"), i64(UNKNOWN)), "unknown"):
+        finite = f.call(is_finite, ("i1", 1), [job, *block])
+        assert finite is not None
+        f.store(f.select(finite, i64(FINITE), i64(NOT_FINITE)), known)
+    finite = f.icmp("eq", f.load(known, "i64"), i64(FINITE))
+    first, end = (f.load(place(f, span, number), "i64") for number in (0, 1))
+    first, end = f.select(finite, first, i64(0)), f.select(finite, end, length)
     f.store(f.sub(end, first), place(f, job, JOB_LENGTH))
     f.store(f.sub(length, end), place(f, job, JOB_TAIL))
     f.ret(first)
