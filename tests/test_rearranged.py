@@ -81,3 +81,13 @@ def test_rows_of_computed_arrays_found_at_positions(rows: int) -> None:
     wrong[-1] = 54
     with pytest.raises(IndexError, match="index 54 is out of bounds for dimension 2 with size 54"):
         sg.compile(gathered)(a, b, wrong)
+
+
+def test_axes_that_are_neighbours_where_they_are_written_are_one_loop() -> None:
+    x, i = np.random.default_rng(0).normal(size=(50, 3, 26)), np.arange(49, 9, -1)
+    f = sg.compile(lambda x, i: (-(x[i].permute(2, 1, 0))).permute(2, 1, 0).reshape(-1))
+    np.testing.assert_array_equal(f(x, i), -x[i].reshape(-1))
+    g = sg.compile(lambda x, i: -x.reshape(50, 78)[i])
+    np.testing.assert_array_equal(g(x, i), -x[i].reshape(40, 78))
+    # A loop over the rows and one along each, or more of them for what is left of it.
+    assert f.llvm().count("\nloop.") == g.llvm().count("\nloop.")

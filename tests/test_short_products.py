@@ -141,3 +141,16 @@ def test_nothing_is_written_beyond_rows(columns: int, dtype: Any) -> None:
         np.testing.assert_array_equal(room[10:-10].reshape(rows, columns), x.T * y + 1)
         assert (room[:10] == 7).all()
         assert (room[-10:] == 7).all()
+
+
+def test_a_product_whose_batch_of_one_is_moved_is_not_stored() -> None:
+    rng = np.random.default_rng(0)
+    a, b, c = (rng.normal(size=shape) for shape in [(1, 78, 3), (1, 3, 54), (26, 1, 3, 54)])
+
+    def moved(a: Any, b: Any, c: Any) -> Any:
+        return (a @ b).reshape(1, 26, 3, 54).permute(1, 0, 2, 3) + c
+
+    f = sg.compile(moved)
+    want = (a @ b).reshape(1, 26, 3, 54).transpose(1, 0, 2, 3) + c
+    np.testing.assert_allclose(f(a, b, c), want, rtol=0, atol=1e-14)
+    assert len(f._latest().recipe.program.schedule.steps) == 1

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from symgrad.codegen import division, pool
+from symgrad.codegen import apart, division, pool
 from symgrad.codegen.vmath import avx512
 from symgrad.dtypes import DType
 from symgrad.op import INPUT, REGISTRY
@@ -117,6 +117,11 @@ class Layout:
     row : int
         Size of the vector axis of a plain nest if one vector of half the lanes holds it, else 0. It
         is part of the code then.
+    across : int
+        An axis of which several steps are done together, since they store side by side what lanes
+        store to lines apart; -1 for none.
+    columns : tuple of tuples of int
+        Outputs of a plain nest whose lanes go to lines apart, together if they are neighbours there.
     block : (int, int) or None
         As given.
     axis, cross : int
@@ -151,6 +156,8 @@ class Layout:
         self.states: dict[int, Node] = {}
         functions = sum(i.op is not None and i.op.cost >= FUNCTION_COST for i in nest.insts)
         self.inline = inline and functions <= MAX_INLINED
+        # A function takes so long that the stores after it do not matter.
+        self._in_blocks = not functions and nest.axis < 0 and nest.filled is None
         self.parameters: list[Any] = []
         self._places: dict[Any, int] = {}
         self.scratch_bytes = 0
@@ -161,6 +168,8 @@ class Layout:
         self.axis, self.cross = nest.axis, nest.cross
         self.block = block
         self._scratch: dict[int, int] = {}
+        self.across = -1
+        self.columns: tuple[tuple[int, ...], ...] = ()
         self._choose()
         self.one_unit = self.mode in ("inner", "outer") and nest.sizes[nest.axis] <= UNIT
         self.peeled = self._is_peeled(functions)
@@ -216,11 +225,14 @@ class Layout:
         if nest.axis < 0:
             self.mode = "plain"
             self._choose_row(nest.sizes[self.vector])
+            self.columns = apart.columns_of(nest, self.vector)
+            self.across = self._across(self.vector)
             # Results are written front to back, as far as one order does for all of them.
-            written = nest.outputs[0].offset
+            first = self.columns[0][0] if self.across >= 0 else 0
+            written = nest.outputs[first].offset
             rest.sort(key=lambda a: -abs(written.coefficient(a)))
             self.order = [*rest, self.vector]
-            if written.coefficient(self.vector) > 1:
+            if self.across >= 0 or written.coefficient(self.vector) > 1:
                 # Lanes that go to lines apart: what else goes to these lines follows at once.
                 self.order.sort(key=lambda a: -abs(written.coefficient(a)))
         elif running:
@@ -232,6 +244,9 @@ class Layout:
         else:
             self.mode = "outer"
             self.order = [*rest, self.vector, nest.axis]
+
+    def _across(self, vector: int) -> int:
+        return apart.across(self.nest, vector) if self._in_blocks else -1
 
     def _choose_row(self, size: int) -> None:
         """Where a row is a vector at most, take the smallest one that holds it, and no loop."""
@@ -279,6 +294,7 @@ class Layout:
         if self.mode == "plain":
             # With mask registers there is nothing to gain.
             rows = bool(self.order) and self.order[-1] == self.vector and not self.row
+            rows = rows and self.across < 0
             rows = rows and self.nest.filled is None and not avx512.enabled()
             return rows and length <= MAX_PEELED_ROWS
         return self.mode in ("inner", "crossed") and length <= MAX_PEELED
@@ -294,9 +310,11 @@ class Layout:
                 )
                 step = inst.offset.coefficient(axis)
                 score += {0: 1.0, 1: 3.0}.get(step, -4.0) if not dynamic else 0.0
+        # What is transposed in registers is stored nearly as fast as rows are.
+        elsewhere = -4.0 if self._across(axis) < 0 else -1.0
         for output in nest.outputs:
             if not output.combine or axis != output.axis:
-                score += 4.0 if output.offset.coefficient(axis) == 1 else -4.0
+                score += 4.0 if output.offset.coefficient(axis) == 1 else elsewhere
             else:
                 score += 2.0
         size = nest.sizes[axis]
@@ -455,6 +473,8 @@ class Layout:
         count = len(self.nest.insts)
         if self.mode == "straight":
             return 2 * count
+        if self.across >= 0:
+            count *= apart.COPIES
         loops = {"plain": 50, "inner": 150, "outer": 330}.get(self.mode, 250)
         functions = sum(i.op is not None and i.op.cost >= FUNCTION_COST for i in self.nest.insts)
         return loops + 6 * count + 60 * functions * self.inline
@@ -508,7 +528,7 @@ class Layout:
 
         parts: list[Any] = [
             self.width, self.vector, self.mode, self.row, self.one_unit, self.split, self.resumed,
-            self.chunked,
+            self.chunked, self.across, self.columns,
             tuple(self.order), self.inline,
         ]  # fmt: skip
         if self.mode == "straight":

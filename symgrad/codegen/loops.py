@@ -13,14 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from symgrad.codegen.crossed import CrossedReduction
-from symgrad.codegen.filling import Filler
 from symgrad.codegen.gemm_tile import least
 from symgrad.codegen.ir import Function, Module, Section, Val, constant, lanes
-from symgrad.codegen.layout import LANES, Layout
+from symgrad.codegen.layout import LANES, NO_AXIS, Layout
 from symgrad.codegen.lowering import Lowering
+from symgrad.codegen.plain import PlainLoops
 from symgrad.codegen.reduction import Reduction
 from symgrad.codegen.resumption import ResumedReduction
 from symgrad.codegen.stores import Stores
@@ -121,6 +119,8 @@ class LoopEmitter:
         self.stores = Stores(self)
         # The level of the first body; what stands outside it serves every other body too.
         self._innermost = 0
+        # An axis, and how many steps ahead of its loop's variable the emitted code is.
+        self._ahead = (NO_AXIS, 0)
 
     # -- parameters and memory --------------------------------------------------------
 
@@ -156,9 +156,14 @@ class LoopEmitter:
         """The part of an offset that is the same in all lanes, and the level where it is known."""
         terms = [(v, k) for v, k in form.terms if v >= 0 and v != self.layout.vector]
         level = max((self.depth_of[v] for v, _ in terms), default=0)
-        found = self._offsets.get((what, form))
+        axis, steps = self._ahead
+        if not any(v == axis for v, _ in terms):
+            steps = 0
+        found = self._offsets.get((what, form, steps))
         if found is not None:
             return found
+        if steps:
+            return self._offset_ahead(what, form)
         before = self.at(level)
         total = constant("i64", 0)
         if form.const:
@@ -167,8 +172,32 @@ class LoopEmitter:
             part = self.f.mul(self.variables[v], self.parameter((what, v)))
             total = part if total.ref == "0" else self.f.add(total, part)
         self.f.redirect(before)
-        self._offsets[what, form] = (total, level)
+        self._offsets[what, form, 0] = (total, level)
         return total, level
+
+    def _offset_ahead(self, what: Any, form: Affine) -> tuple[Val, int]:
+        """`scalar_offset` some steps ahead along an axis."""
+        axis, steps = self._ahead
+        self._ahead = (axis, steps - 1)
+        offset, level = self.scalar_offset(what, form)
+        self._ahead = (axis, steps)
+        before = self.at(level)
+        total = self.f.add(offset, self.parameter((what, axis)))
+        self.f.redirect(before)
+        self._offsets[what, form, steps] = (total, level)
+        return total, level
+
+    def go_ahead(self, axis: int, steps: int) -> None:
+        """From here on, emit code for an axis some steps ahead of where its loop is."""
+        self._ahead = (axis, steps)
+        level = self.depth_of[axis]
+        self.values = {k: v for k, v in self.values.items() if self.levels[k] < level}
+
+    def forget(self, axis: int) -> None:
+        """Emit anew, in another loop over an axis, what depends on it or on loops inside it."""
+        level = self.depth_of[axis]
+        self.values = {k: v for k, v in self.values.items() if self.levels[k] < level}
+        self._offsets = {k: v for k, v in self._offsets.items() if v[1] < level}
 
     def vector_offset(self, what: Any, form: Affine) -> tuple[Val, int]:
         """Element offsets lane by lane, and the level where they are known."""
@@ -398,7 +427,7 @@ class LoopEmitter:
             self.instructions()
             self.stores.store_all()
         else:
-            self._plain()
+            PlainLoops(self).emit()
         f.ret()
         f.finish()
 
@@ -481,90 +510,3 @@ class LoopEmitter:
         count = f.select(f.icmp("slt", count, width), count, width)
         count = f.select(f.icmp("sgt", count, zero), count, zero)
         return f.lanes_of_bits(f.xor(f.shl(ones, count), ones), self.width)
-
-    def _plain(self) -> None:
-        """Loops of a nest without reduction, and of a cumulative one."""
-        layout = self.layout
-        if self._clears():
-            self._clear()
-            return
-        filler = Filler(self) if self.nest.filled is not None else None
-        opened: list[Loop] = []
-        filled: list[Val] = []
-        if layout.row:
-            # Outside of the loops, so that what all rows share is there once.
-            self.enter(layout.vector, constant("i64", 0))
-            if layout.row < self.width:
-                self.set_lane_mask(constant("i64", layout.row), masked=True)
-                self.lane_mask = lanes("i1", [k < layout.row for k in range(self.width)])
-        for axis in layout.order:
-            if layout.row and axis == layout.vector:
-                continue
-            if layout.mode == "running" and axis == self.nest.axis:
-                break
-            start: Val = constant("i64", 0)
-            end = self.parameter(("size", axis))
-            if axis == layout.chunked and layout.mode != "scatter":
-                start, end = self.chunk_range(end)
-            if layout.peeled and axis == layout.vector:
-                self._peeled(start, end)
-                break
-            step = self.width if axis == layout.vector else 1
-            first = [filler.begin()] if filler is not None and not opened else []
-            loop = self.open(axis, start, end, step, first)
-            if filler is not None and not opened:
-                filled = [filler.advance(loop.carried[0], loop.iv)]
-            opened.append(loop)
-            if axis == layout.vector:
-                self.set_lane_mask(end)
-        if layout.mode == "running":
-            Reduction(self).run_along()
-        elif not layout.peeled:
-            self._body()
-        for loop in reversed(opened):
-            self.close(loop, filled if loop is opened[0] else [])
-        if filler is not None:
-            filler.finish(filled[0])
-
-    def _body(self) -> None:
-        self.instructions()
-        self.stores.store_all()
-
-    def _peeled(self, start: Val, end: Val) -> None:
-        """Whole vectors in a loop without masks, then what is left."""
-        axis, width = self.layout.vector, self.width
-        whole = self.f.and_(self.f.sub(end, start), constant("i64", -width))
-        middle = self.f.add(start, whole)
-        for first, stop in ((start, middle), (middle, end)):
-            loop = self.open(axis, first, stop, width, guarded=True)
-            self.set_lane_mask(None if stop is middle else end, masked=True)
-            self._body()
-            self.close(loop)
-
-    def _clears(self) -> bool:
-        """Whether the nest only fills consecutive memory with zeros."""
-        if self.layout.mode != "plain" or len(self.nest.sizes) != 1:
-            return False
-        for output in self.nest.outputs:
-            inst = self.nest.insts[output.insts[0]]
-            # By its bits: -0.0 is none.
-            zero = inst.kind == "constant" and not any(
-                np.array(inst.value, inst.dtype.numpy).tobytes()
-            )
-            if not zero or output.scattered or output.offset.coefficient(0) != 1:
-                return False
-        return True
-
-    def _clear(self) -> None:
-        """Zeros by the C library, which knows how to align its stores."""
-        f = self.f
-        axis = self.layout.order[0]
-        start, end = self.chunk_range(self.parameter(("size", axis)))
-        f.module.declare("llvm.memset.p0.i64", "void", ["ptr", "i8", "i64", "i1"])
-        for place, output in enumerate(self.nest.outputs):
-            dtype = output.target.dtype
-            memory = "i8" if dtype.kind == "i1" else dtype.kind
-            offset, _ = self.scalar_offset(("out", place), output.offset)
-            row = f.gep(self.base(output.target), f.add(offset, start), memory)
-            size = f.mul(f.sub(end, start), constant("i64", dtype.itemsize))
-            f.do(f"call void @llvm.memset.p0.i64({row}, i8 0, {size}, i1 false)")

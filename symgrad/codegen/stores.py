@@ -1,20 +1,21 @@
 """How a nest stores what it computed.
 
 One structure, `Stores`, beside the emitter whose values it stores. Lanes that follow one another go to
-memory as a vector. Others are stored one by one, and if several outputs go to the same buffer, lane
-after lane: what lies on one line of memory is then written together. Start reading at
-`Stores.store_all`.
+memory as a vector. Others are stored lane after lane, and if several outputs go to the same buffer,
+all of them for each lane: what lies on one line of memory is then written together. Values that are
+neighbours in memory, lane by lane, are transposed in registers and stored in rows
+(`symgrad.codegen.transposition`). Start reading at `Stores.store_all`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from symgrad.codegen.combine import part_of
 from symgrad.codegen.gemm_tile import counted
 from symgrad.codegen.ir import Function, Val, constant, i64, lanes
+from symgrad.codegen.transposition import transposed
 from symgrad.codegen.vmath import avx512
-from symgrad.schedule.affine import Affine
 from symgrad.schedule.nest import Output
 
 if TYPE_CHECKING:
@@ -22,6 +23,23 @@ if TYPE_CHECKING:
 
 TOGETHER = 4
 """Outputs whose lanes are stored in turn, at most: their values take registers meanwhile."""
+
+
+class Columns(NamedTuple):
+    """Values whose lanes go to lines of memory at a distance, side by side in each.
+
+    Attributes
+    ----------
+    values : list of Val
+    address : Val
+        Of the first lane of the first value.
+    distance : Val
+        Elements from a lane to the next.
+    """
+
+    values: list[Val]
+    address: Val
+    distance: Val
 
 
 def store_first(f: Function, value: Val, address: Val, count: int) -> None:
@@ -48,8 +66,27 @@ class Stores:
 
     def store_all(self) -> None:
         """Store every output of the nest."""
+        self.store_near()
+        together: list[Columns] = []
+        target = None
+        for places in self.e.layout.columns:
+            columns = self.columns([self.value_apart(place) for place in places], places[0])
+            if len(places) > 1:
+                self._store_columns([columns])
+                continue
+            output = self.e.nest.outputs[places[0]]
+            if together and (target is not output.target or len(together) == TOGETHER):
+                self._store_columns(together)
+                together = []
+            target = output.target
+            together.append(columns)
+        if together:
+            self._store_columns(together)
+
+    def store_near(self) -> None:
+        """Store the outputs whose lanes do not go to places at a distance."""
         e = self.e
-        group: list[tuple[int, Output]] = []
+        apart = {place for places in e.layout.columns for place in places}
         rows: list[tuple[Val, Val]] = []
         for place, output in enumerate(e.nest.outputs):
             value = e.values[output.insts[0]]
@@ -57,26 +94,24 @@ class Stores:
                 self.combine_at(place, output, value)
             elif self._is_row(output):
                 rows.append(self._row(place, output, self._in_memory(value)))
-            elif not self._is_apart(output):
+            elif place not in apart:
                 self.store(place, output, value)
-            else:
-                if group and (group[0][1].target is not output.target or len(group) == TOGETHER):
-                    self._store_apart(group)
-                    group = []
-                group.append((place, output))
-        if group:
-            self._store_apart(group)
         if rows:
             self.store_rows(rows)
+
+    def value_apart(self, place: int) -> Val:
+        """The lanes of an output as they are stored."""
+        e = self.e
+        return self._in_memory(e.wide(e.values[e.nest.outputs[place].insts[0]]))
+
+    def store_block(self, values: list[Val], place: int) -> None:
+        """Store values of an output that belong to neighbouring places, the first of them at hand."""
+        self._store_columns([self.columns(values, place)])
 
     def _is_row(self, output: Output) -> bool:
         """Whether lanes go to places that follow one another."""
         vector = self.e.layout.vector
         return self.e.width > 1 and vector >= 0 and output.offset.coefficient(vector) == 1
-
-    def _is_apart(self, output: Output) -> bool:
-        """Whether lanes go to places at a distance."""
-        return self.e.width > 1 and output.offset.coefficient(self.e.layout.vector) not in (0, 1)
 
     def store(self, place: int, output: Output, value: Val) -> None:
         """Store a value for each lane at the output's offset."""
@@ -98,7 +133,7 @@ class Stores:
         elif step == 1:
             self.store_rows([self._row(place, output, value)])
         else:
-            self._store_lanes([(value, *self._lanes_of(place, form, base, value.kind))])
+            self._store_columns([self.columns([e.wide(value)], place)])
 
     def _row(self, place: int, output: Output, value: Val) -> tuple[Val, Val]:
         """The lanes of a value, and the address of the first of them."""
@@ -138,58 +173,63 @@ class Stores:
     def _in_memory(self, value: Val) -> Val:
         return self.f.cast("zext", value, "i8") if value.kind == "i1" else value
 
-    def _lanes_of(self, place: int, form: Affine, base: Val, memory: str) -> tuple[Val, Val]:
-        """The address of the first lane, and the distance of each from the one before."""
-        e = self.e
-        offset, _ = e.vector_offset(("out", place), form)
-        address = self.f.gep(base, self.f.extract(offset, 0), memory)
-        return address, e.parameter((("out", place), e.layout.vector))
+    def columns(self, values: list[Val], place: int) -> Columns:
+        """Values that lie side by side, the first one where the output is stored."""
+        f, e = self.f, self.e
+        output, vector = e.nest.outputs[place], e.layout.vector
+        distance = e.parameter((("out", place), vector))
+        before = e.at(e.depth_of[vector])
+        line = f.mul(e.variables[vector], distance)
+        f.redirect(before)
+        offset, _ = e.scalar_offset(("out", place), output.offset)
+        address = f.gep(e.base(output.target), f.add(offset, line), values[0].kind)
+        return Columns(values, address, distance)
 
-    def _store_apart(self, outputs: list[tuple[int, Output]]) -> None:
-        stored = []
-        for place, output in outputs:
-            value = self._in_memory(self.e.wide(self.e.values[output.insts[0]]))
-            base = self.e.base(output.target)
-            stored.append((value, *self._lanes_of(place, output.offset, base, value.kind)))
-        self._store_lanes(stored)
-
-    def _store_lanes(self, stored: list[tuple[Val, Val, Val]]) -> None:
-        """Store lanes of values (value, first address, distance) one by one, which beats a scatter."""
-        f, width = self.f, self.e.width
-        stored = [(self.e.wide(value), at, distance) for value, at, distance in stored]
-        mask = self.e.lane_mask
-        part, after = f.label("part"), f.label("after")
-        if mask is not None:
-            whole = f.label("whole")
-            f.branch_if(self.e.all_lanes, whole, part)
-            f.start(whole)
-        addresses = [address for _, address, _ in stored]
-        for lane in range(width):
-            for number, (value, _, distance) in enumerate(stored):
-                f.store(f.extract(value, lane), addresses[number])
-                addresses[number] = f.gep(addresses[number], distance, value.kind)
-        if mask is None:
+    def _store_columns(self, columns: list[Columns]) -> None:
+        """Store lane after lane, which beats a scatter."""
+        f, mask = self.f, self.e.lane_mask
+        if mask is None or self.e.layout.row:
+            self._store_whole(columns)
             return
+        whole, part, after = f.label("whole"), f.label("part"), f.label("after")
+        f.branch_if(self.e.all_lanes, whole, part)
+        f.start(whole)
+        self._store_whole(columns)
         f.branch(after)
         f.start(part)
-        self._store_first(stored, self.e.lanes_left())
+        self._store_first(columns, self.e.lanes_left())
         f.branch(after)
         f.start(after)
 
-    def _store_first(self, stored: list[tuple[Val, Val, Val]], mask: Val) -> None:
+    def _store_whole(self, columns: list[Columns]) -> None:
+        """Store every lane, or those that a row of a known size has."""
+        f = self.f
+        rows = [transposed(f, c.values) if len(c.values) > 1 else [] for c in columns]
+        addresses = [c.address for c in columns]
+        for lane in range(self.e.layout.row or self.e.width):
+            for number, (values, _, distance) in enumerate(columns):
+                value = rows[number][lane] if rows[number] else f.extract(values[0], lane)
+                f.store(value, addresses[number])
+                addresses[number] = f.gep(addresses[number], distance, value.kind)
+
+    def _store_first(self, columns: list[Columns], mask: Val) -> None:
         """Store the lanes of a mask, which are the first ones."""
         f, width = self.f, self.e.width
         parked = []
-        for value, _, _ in stored:
-            room = f.alloca(value.kind, width)
-            f.store(value, room)
-            parked.append(room)
+        for values, _, _ in columns:
+            rooms = [f.alloca(value.kind, width) for value in values]
+            for room, value in zip(rooms, values, strict=True):
+                f.store(value, room)
+            parked.append(rooms)
         held = f.emit(f"bitcast {mask} to i{width}", f"i{width}")
         number = f.intrinsic("ctpop", held.kind, 1, [held], suffix=held.kind)
         with counted(f, i64(0), f.cast("zext", number, "i64"), i64(1), "lane") as lane:
-            for room, (value, address, distance) in zip(parked, stored, strict=True):
-                element = f.load(f.gep(room, lane, value.kind), value.kind)
-                f.store(element, f.gep(address, f.mul(lane, distance), value.kind))
+            for rooms, (values, address, distance) in zip(parked, columns, strict=True):
+                kind = values[0].kind
+                row = f.gep(address, f.mul(lane, distance), kind)
+                for k, room in enumerate(rooms):
+                    element = f.load(f.gep(room, lane, kind), kind)
+                    f.store(element, f.gep(row, i64(k), kind) if k else row)
 
     def combine_at(self, place: int, output: Output, value: Val) -> None:
         """Combine a value with what the output holds at a computed position."""

@@ -218,6 +218,8 @@ class Nest:
 
     def simplify(self) -> None:
         """Drop axes of size 1 and merge neighbours that every form traverses in step."""
+        if self.axis < 0 and not any(output.scattered for output in self.outputs):
+            self._sort()
         groups: list[list[int]] = []
         kept = (self.axis, self.cross)
         forms = self.forms()
@@ -294,6 +296,13 @@ class Nest:
             if inst.guard >= 0:
                 stack.append(inst.guard)
         return False
+
+    def _sort(self) -> None:
+        """Put axes, whose order is free, in that of the memory that is written."""
+        written = self.outputs[0].offset
+        axes = sorted(range(len(self.sizes)), key=lambda axis: -abs(written.coefficient(axis)))
+        self.sizes = [self.sizes[axis] for axis in axes]
+        self._rename({-1: -1, **{axis: place for place, axis in enumerate(axes)}})
 
     def _rename(self, place: dict[int, int]) -> None:
         def renamed(form: Affine) -> Affine:

@@ -114,6 +114,9 @@ def own_cost(n: Node) -> float:
 
 def _times_repeated(shape: tuple[int, ...], wide: tuple[int, ...]) -> float:
     """How often an element is used under broadcasting, short axes apart: those are written out."""
+    if math.prod(wide) <= math.prod(shape):
+        # Axes may have changed places: one of size 1 is then no sign of a repetition.
+        return 1.0
     times = 1.0
     extra = len(wide) - len(shape)
     for d, size in enumerate(wide):
