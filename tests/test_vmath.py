@@ -15,6 +15,7 @@ Start at `test_error_stays_within_the_bound`.
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
@@ -24,7 +25,7 @@ import numpy as np
 import pytest
 import scipy.special
 
-from symgrad.codegen import ir, jit, vmath
+from symgrad.codegen import emission, ir, jit, vmath
 from symgrad.codegen.vmath import avx512
 
 KINDS = ("float", "double")
@@ -535,6 +536,28 @@ def test_portable_forms_use_no_instruction_of_one_machine(
         for kind in KINDS:
             vmath.define(module, name, kind, FULL_WIDTH[kind])
     assert "llvm.x86" not in module.text()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_erf_beside_its_derivative_costs_no_second_exponential(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(avx512, "forced", False)
+
+    def instructions(*names: str) -> int:
+        module = ir.Module()
+        f = ir.Function(module, "both", [("p", "ptr", 1)])
+        x = f.load(f.arguments[0], kind, FULL_WIDTH[kind])
+        arguments = {"erf": x, "exp": f.fneg(f.fmul(x, x))}
+        for k, name in enumerate(names, 1):
+            place = f.gep(f.arguments[0], ir.constant("i64", k * FULL_WIDTH[kind]), kind)
+            f.store(vmath.emit(f, name, arguments[name]), place)
+        f.ret()
+        f.finish()
+        return len(re.findall(r"^\tv", emission.emit_assembly(module.text()), re.MULTILINE))
+
+    extra = instructions("erf", "exp") - instructions("erf")
+    assert extra < instructions("exp") / 4
 
 
 def test_symbols_name_function_width_and_type() -> None:

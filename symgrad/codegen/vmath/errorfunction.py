@@ -1,9 +1,9 @@
 """erf, erfc and erfinv.
 
-erf: |x| <= 1: x + x P(x^2). Beyond: 1 - erfc(1) exp(t W(t)), t = |x| - 1, where
-log erfc(1 + t) = log erfc(1) + t W(t); the factor erfc(1) stays outside of the exponential, whose
-argument is then small where erfc matters. P and W are minimax polynomials (Remez). With AVX-512:
-by the table of `nodetables` in registers.
+erf: near 0 x + x P(x^2). Beyond: 1 - exp(-x^2) Q, Q being erfcx(x) as a polynomial in
+(x - c) / (x + c). The exponential is `exp` of the rounded square, and so the one in erf's
+derivative: where both are wanted it is computed once. P and Q are minimax polynomials (Remez).
+With AVX-512: by the table of `nodetables` in registers.
 
 erfc: exp(-x^2) * erfcx(x), the square kept as a sum of two; (1 + 2x) erfcx(x) is a polynomial in
 (x - 4) / (x + 4) (Shepherd and Laframboise, Math. Comp. 36, 1981; own minimax coefficients).
@@ -44,10 +44,10 @@ from symgrad.codegen.vmath.notation import (
 
 # erf rounds to 1 from here on.
 ERF_ONE = {"double": 6.0, "float": 4.0}
-ERFC_ONE = {
-    "double": float.fromhex("0x1.4226162fbddd5p-3"),
-    "float": float.fromhex("0x1.422616p-3"),
-}
+# Where the two forms of erf meet: either comes close to one unit in the last place there. With this
+# c of the second form x - c is exact where erfcx counts most.
+ERF_INNER = 0.9375
+ERF_CENTRE = {"double": 2.875, "float": 2.5}
 ERF_P = {
     "double": hexes(
         "0x1.06eba8214db68p-3 -0x1.812746b0379bdp-2 0x1.ce2f21a040d18p-4 -0x1.b82ce311fa9bap-6"
@@ -60,20 +60,14 @@ ERF_P = {
         " 0x1.496854p-14"
     ),
 }
-ERF_W = {
+ERF_Q = {
     "double": hexes(
-        "-0x1.51c9b0006c234p+1 -0x1.afabc11a2979ap-1 -0x1.5477f09bec804p-5 0x1.48c9d3e9f2a65p-7"
-        " -0x1.033f65ede7e51p-9 0x1.f1b3b89f5c82p-13 0x1.b8d6deeace632p-16"
-        " -0x1.c78ea8752c82cp-16 0x1.41fffddbd149bp-17 -0x1.11dbb34304b62p-19"
-        " 0x1.03ebedad7ee5ap-23 0x1.f1745dc8ba139p-24 -0x1.1093c30fa317bp-24"
-        " 0x1.5bd5328f18dc8p-26 -0x1.439c53cba109bp-28 0x1.c9e66a2244819p-31"
-        " -0x1.eac8ade05194bp-34 0x1.82ede9cd61ce9p-37 -0x1.a76e06c64496p-41"
-        " 0x1.1f156fe3cd1bap-45 -0x1.6af86de09ee32p-51"
+        "0x1.7d0a5e9dd5753p-3 -0x1.58d2173e907d1p-2 0x1.fbe08940722d5p-3 -0x1.29cc4162fc0c8p-3"
+        " 0x1.08546b51e887fp-4 -0x1.36ec5299a25fcp-6 0x1.dd0e0e67a5591p-10 0x1.3611c0b66c60ap-10"
+        " -0x1.d34dee6649272p-12 -0x1.90452e8fd6f4fp-15 0x1.56361fe00a8d8p-14"
+        " 0x1.66c717c072885p-16"
     ),
-    "float": hexes(
-        "-0x1.51c9bp+1 -0x1.afabdp-1 -0x1.547566p-5 0x1.48e7dap-7 -0x1.06462ap-9"
-        " 0x1.290c18p-12 -0x1.559a34p-16"
-    ),
+    "float": hexes("0x1.afba9p-3 -0x1.7caec8p-2 0x1.01a22p-2 -0x1.000954p-3 0x1.54020cp-5"),
 }
 # erfc underflows to 0 before this.
 ERFC_ZERO = 27.5
@@ -144,9 +138,9 @@ TAIL_BOTTOM = hexes(
 )
 
 
-def _erf_inner(a: Value) -> Value:
-    """erf(a), 0 <= a <= 1."""
-    return fma(a, horner(a * a, ERF_P[a.kind]), a)
+def _erf_inner(a: Value, square: Value) -> Value:
+    """erf(a), 0 <= a <= ERF_INNER."""
+    return fma(a, horner(square, ERF_P[a.kind]), a)
 
 
 def erf(x: Value) -> Value:
@@ -154,10 +148,10 @@ def erf(x: Value) -> Value:
     a = at_most(abs(x), ERF_ONE[x.kind])
     if avx512.enabled():
         return avx512.by_nodes(a, nodetables.ERF[x.kind]).copysign(x)
-    inner = _erf_inner(a)
-    t = a - 1.0
-    outer = fma(exp(t * horner(t, ERF_W[x.kind])), -ERFC_ONE[x.kind], 1.0)
-    return select(a > 1.0, outer, inner).copysign(x)
+    square = x * x
+    t = (a - ERF_CENTRE[x.kind]) / (a + ERF_CENTRE[x.kind])
+    outer = fma(exp(-square), -horner(t, ERF_Q[x.kind]), 1.0)
+    return select(a > ERF_INNER, outer, _erf_inner(a, square)).copysign(x)
 
 
 def _erfc_float(x: Value) -> Value:
@@ -197,7 +191,7 @@ def erfc(x: Value) -> Value:
     result = scale(divide_pairs(top, top_low, bottom, bottom_low), reduced)
     outer = select(x < 0.0, 2.0 - result, result)
     # Where erf is at most 1/2 its rounding error is at most that of the difference.
-    return select(a < ERF_HALF, 1.0 - _erf_inner(a).copysign(x), outer)
+    return select(a < ERF_HALF, 1.0 - _erf_inner(a, square).copysign(x), outer)
 
 
 def erfinv(x: Value) -> Value:
