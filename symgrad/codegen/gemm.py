@@ -168,8 +168,8 @@ def define(module: Module, kind: str, shape: Shape | None = None) -> str:
     shape = shape or host_shape(kind)
     missing = define_missing(module, kind, shape)
     pack_b = define_pack_b(module, kind, shape)
-    plain = define_inner(module, kind, shape, missing, looks=False)
-    looking = define_inner(module, kind, shape, missing, looks=True)
+    plain = define_inner(module, kind, shape, missing)
+    looking = define_inner(module, kind, shape, missing, plain)
     block = _define_block(module, kind, shape, pack_b, (plain, looking))
     return _define_kernel(module, kind, block)
 
@@ -379,7 +379,7 @@ class Blocking(NamedTuple):
 
 # Measured (Zen 4, one core). B is read in place until a unit of it leaves the L2 cache or its
 # columns lie apart; packing it costs as much as five rows of the product. Block sizes keep a
-# packed block (768 KiB) in L2 and a group of rows of A near L1.
+# packed block (768 KiB) in L2 and a group of rows of A in L1, or of as few as are worth a call.
 PACK_BYTES = 1_200_000
 PACK_ROWS = 96
 # With registers of 256 bits also where rows of B lie so far apart that a narrow panel of them has
@@ -388,6 +388,7 @@ FAR_BYTES = 2048
 FAR_DEPTH = 32
 FAR_ROWS = 64
 BLOCK_ROWS = 24
+BLOCK_BYTES = 24_576
 BLOCK_LINES = 32
 # So that a product of one packed block feeds several threads: chunks, and their width at least.
 FEW = 4
@@ -437,7 +438,7 @@ def choose_blocking(
         columns = _part(n, min(wanted * rows // max(m, 1), n // (2 * panel)), panel)
     return Blocking(
         packs,
-        BLOCK_ROWS,
+        block_rows(kind, k),
         block_vectors(kind),
         min(rows, JOINED_ROWS),
         min(columns, most_columns),
@@ -455,6 +456,12 @@ def worth_packing(kind: str, sizes: tuple[int, int, int], b_strides: Strides) ->
     if far and m >= FAR_ROWS and not host_shape(kind).masks:
         return True
     return n * min(k, UNIT) * element_bytes > PACK_BYTES and m >= PACK_ROWS
+
+
+def block_rows(kind: str, k: int) -> int:
+    """Rows of A in a block, at most."""
+    row_bytes = max(min(k, UNIT), 1) * FLOAT_BITS[kind] // 8
+    return min(max(BLOCK_BYTES // row_bytes, BLOCK_ROWS), MOST_ROWS)
 
 
 def block_vectors(kind: str) -> int:

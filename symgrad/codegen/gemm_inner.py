@@ -13,12 +13,13 @@ from symgrad.codegen.gemm_tile import (
     JOB_TILES,
     Shape,
     counted,
+    cut_into,
     define_tile,
     element,
     least,
-    panels_of,
-    pieces_of,
+    panels_cut,
     place,
+    runs_of,
     tile_name,
     vectors_of,
     when,
@@ -43,19 +44,22 @@ def define_missing(module: Module, kind: str, shape: Shape) -> str:
         counted(f, i64(0), columns, i64(1), "column") as c,
     ):
         at_a, at_b = element(f, a, f.mul(r, a_row), kind), element(f, b, c, kind)
-        values = [job, at_a, at_b, f.add(top, r), f.add(column, c), i64(1)]
+        values = [job, at_a, at_b, f.add(top, r), f.add(column, c), i64(1), i64(1)]
         f.call(tile_name(kind, 1, 1, "whole"), None, values)
     f.ret()
     f.finish()
     return name
 
 
-def define_inner(module: Module, kind: str, shape: Shape, missing: str, looks: bool) -> str:
+def define_inner(
+    module: Module, kind: str, shape: Shape, missing: str, plain: str | None = None
+) -> str:
     """All tiles of one block: ``void inner(job, a, b, i, m, n, packed)``.
 
-    If it `looks`, chains leave out what `symgrad.codegen.gemm_zeros` finds to be zeros.
+    Given the `plain` function, chains leave out what `symgrad.codegen.gemm_zeros` finds to be zeros;
+    where it finds none, the plain one goes on.
     """
-    name = f"gemm_{'looking' if looks else 'inner'}_{kind}"
+    name = f"gemm_{'looking' if plain else 'inner'}_{kind}"
     arguments = [("job", "ptr", 1), ("a", "ptr", 1), ("b", "ptr", 1)]
     arguments += [(n, "i64", 1) for n in ("i", "m", "n", "packed")]
     f = Function(module, name, arguments, attributes="noinline nounwind", linkage="internal")
@@ -65,43 +69,71 @@ def define_inner(module: Module, kind: str, shape: Shape, missing: str, looks: b
     a_row = f.load(place(f, job, JOB_A_ROW), "i64")
     table = f.load(place(f, job, JOB_TILES), "ptr")
     panels = f.icmp("ne", packed, i64(0))
-    zeros = Zeros(f, module, kind, shape, (b, n, packed)) if looks else None
     b_step = f.select(panels, length, i64(1))
-    total = vectors_of(f, n, shape.width)
-    with panels_of(f, total, shape) as (first, vectors):
+    across = panels_cut(f, vectors_of(f, n, shape.width), shape)
+    zeros = None
+    if plain is not None:
+        zeros = Zeros(f, module, kind, shape, (b, n, packed))
+        some = f.cast("zext", f.icmp("ne", across.longer, i64(0)), "i64")
+        zeros.look(a, a_row, m, _most_rows(f, shape, f.add(across.size, some)))
+        none, found = f.label("none"), f.label("found")
+        f.branch_if(zeros.absent(), none, found)
+        f.start(none)
+        f.call(plain, None, f.arguments)
+        f.ret()
+        f.start(found)
+    with runs_of(f, across, "panels") as (start, vectors, count):
         most = _most_rows(f, shape, vectors)
+        down = cut_into(f, m, most)
         if zeros is not None:
-            with zeros.renewed(most), pieces_of(f, m, most, "span") as (row, rows):
-                zeros.look(element(f, a, f.mul(row, a_row), kind), row, rows)
-        column = f.mul(first, width)
-        panel = element(f, b, f.mul(column, b_step), kind)
-        before_last = f.mul(f.sub(f.add(first, vectors), i64(1)), width)
-        count = least(f, f.sub(n, before_last), width)
-        tail = f.cast("zext", f.icmp("sgt", count, i64(shape.tails[0][1])), "i64")
-        with when(f, panels, "panel"):
+            zeros.look(a, a_row, m, most)
+        with when(f, panels, "packed"):
             f.store(f.mul(vectors, width), place(f, job, JOB_B_K))
-        with pieces_of(f, m, most, "row") as (row, rows):
-            at_a, at_b = element(f, a, f.mul(row, a_row), kind), panel
-            if zeros is not None:
-                at_a, at_b = zeros.cut(at_a, at_b, row)
-            number = f.add(f.mul(f.sub(rows, i64(1)), i64(shape.most_vectors)), vectors)
-            number = f.add(f.mul(f.sub(number, i64(1)), i64(2)), tail)
-            tile = f.load(f.gep(table, number, "ptr"), "ptr")
-            values = [job, at_a, at_b, f.add(top, row), column, count]
-            ready, absent, done = f.label("ready"), f.label("absent"), f.label("tile.done")
-            f.branch_if(f.icmp("ne", tile, Val("null", "ptr")), ready, absent)
-            f.start(ready)
-            f.do(f"call void {tile.ref}({', '.join(str(v) for v in values)})")
-            f.branch(done)
-            f.start(absent)
-            f.call(missing, None, [*values, rows, vectors])
-            f.branch(done)
-            f.start(done)
+        with counted(f, i64(0), count, i64(1), "panel") as number:
+            first = f.add(start, f.mul(number, vectors))
+            column = f.mul(first, width)
+            panel = element(f, b, f.mul(column, b_step), kind)
+            before_last = f.mul(f.sub(f.add(first, vectors), i64(1)), width)
+            last = least(f, f.sub(n, before_last), width)
+            tail = f.cast("zext", f.icmp("sgt", last, i64(shape.tails[0][1])), "i64")
+            with runs_of(f, down, "rows") as (row, rows, times):
+                entry = f.add(f.mul(f.sub(rows, i64(1)), i64(shape.most_vectors)), vectors)
+                entry = f.add(f.mul(f.sub(entry, i64(1)), i64(2)), tail)
+                tile = f.load(f.gep(table, entry, "ptr"), "ptr")
+                size = rows, vectors
+                if zeros is None:
+                    at_a = element(f, a, f.mul(row, a_row), kind)
+                    values = [job, at_a, panel, f.add(top, row), column, last, times]
+                    _call_tile(f, tile, missing, values, size)
+                else:
+                    # What is left out differs from tile to tile.
+                    with counted(f, i64(0), times, i64(1), "tile") as below:
+                        here = f.add(row, f.mul(below, rows))
+                        at_a = element(f, a, f.mul(here, a_row), kind)
+                        at_a, at_b = zeros.cut(at_a, panel, here)
+                        values = [job, at_a, at_b, f.add(top, here), column, last, i64(1)]
+                        _call_tile(f, tile, missing, values, size)
     if zeros is not None:
         zeros.end()
     f.ret()
     f.finish()
     return name
+
+
+def _call_tile(
+    f: Function, tile: Val, missing: str, values: list[Val], size: tuple[Val, Val]
+) -> None:
+    """Call a tile of so many rows and vectors, or what stands in for it, with a tile's arguments."""
+    rows, vectors = size
+    ready, absent, done = f.label("ready"), f.label("absent"), f.label("tile.done")
+    f.branch_if(f.icmp("ne", tile, Val("null", "ptr")), ready, absent)
+    f.start(ready)
+    f.do(f"call void {tile.ref}({', '.join(str(v) for v in values)})")
+    f.branch(done)
+    f.start(absent)
+    f.call(missing, None, [*values[:-1], f.mul(rows, values[-1]), vectors])
+    f.branch(done)
+    f.start(done)
 
 
 def _most_rows(f: Function, shape: Shape, vectors: Val) -> Val:

@@ -171,20 +171,20 @@ def tile_name(kind: str, rows: int, vectors: int, tail: str) -> str:
 def define_tile(
     module: Module, kind: str, shape: Shape, rows: int, vectors: int, tail: str
 ) -> None:
-    """Define ``void tile(ptr job, ptr a, ptr b, i64 i, i64 j, i64 lanes)``.
+    """Define ``void tile(ptr job, ptr a, ptr b, i64 i, i64 j, i64 lanes, i64 count)``.
 
-    `a` and `b` address the first elements of the tile's rows and columns, columns of `b` next
-    to each other; `i`, `j` are the tile's place in the block that the slots describe; `lanes`
-    is the number of columns in the last vector.
+    `count` tiles below one another. `a` and `b` address the first elements of the first one's rows
+    and columns, columns of `b` next to each other; `i`, `j` are its place in the block that the
+    slots describe; `lanes` is the number of columns in the last vector.
     """
     f = Function(
         module,
         tile_name(kind, rows, vectors, tail),
         [("job", "ptr", 1), ("a", "ptr", 1), ("b", "ptr", 1)]
-        + [("i", "i64", 1), ("j", "i64", 1), ("lanes", "i64", 1)],
+        + [(n, "i64", 1) for n in ("i", "j", "lanes", "count")],
         attributes="noinline nounwind",
     )
-    job, a, b, row, column, count = f.arguments
+    job, a, b, top, column, columns, count = f.arguments
     length = f.load(place(f, job, JOB_LENGTH), "i64")
     a_row = f.load(place(f, job, JOB_A_ROW), "i64")
     strides = [f.load(place(f, job, number), "i64") for number in (JOB_A_K, JOB_B_K)]
@@ -198,9 +198,9 @@ def define_tile(
     offsets = [i64(sum(widths[:v])) for v in range(vectors)]
     lapped = tail == "lapped" and vectors > 1
     if lapped:
-        offsets[-1] = f.add(offsets[-2], count)
+        offsets[-1] = f.add(offsets[-2], columns)
     masked = not (lapped or tail == "whole")
-    mask = lane_mask(f, count, kind, widths[-1]) if masked else constant("i1", True)
+    mask = lane_mask(f, columns, kind, widths[-1]) if masked else constant("i1", True)
     row_offsets = [f.mul(a_row, i64(r)) for r in range(rows)]
 
     def vector(at: Val, number: int) -> Val:
@@ -220,55 +220,69 @@ def define_tile(
                 result.append(f.fma(part, right[v], sums[r * vectors + v]))
         return result
 
-    def addresses(slot: Val) -> list[Val]:
-        entry = place(f, job, f.add(f.shl(slot, i64(1)), i64(JOB_SLOTS)))
-        base = f.load(entry, "ptr")
-        stride = f.load(place(f, entry, 1), "i64")
-        heads = [element(f, base, f.add(f.mul(row, stride), column), kind)]
-        heads += [element(f, heads[0], f.mul(stride, i64(r)), kind) for r in range(1, rows)]
-        return heads
+    def slot_of(number: Val) -> tuple[Val, Val]:
+        entry = place(f, job, f.add(f.shl(number, i64(1)), i64(JOB_SLOTS)))
+        return f.load(entry, "ptr"), f.load(place(f, entry, 1), "i64")
+
+    def corner(base: Val, stride: Val, row: Val) -> Val:
+        return element(f, base, f.add(f.mul(row, stride), column), kind)
+
+    def below(head: Val, stride: Val) -> list[Val]:
+        return [head] + [element(f, head, f.mul(stride, i64(r)), kind) for r in range(1, rows)]
 
     depth = f.load(place(f, job, JOB_DEPTH), "i64")
     pops = f.load(place(f, job, JOB_POPS), "i64")
-    with when(f, f.icmp("sge", length, i64(PREFETCH_LENGTH)), "prefetch"):
-        f.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
-        for at in addresses(f.sub(depth, pops)):
-            for offset in range(0, sum(widths), VECTOR_BYTES * 8 // FLOAT_BITS[kind]):
-                line = element(f, at, i64(offset), kind)
-                f.do(f"call void @llvm.prefetch.p0({line}, i32 0, i32 3, i32 1)")
-
-    def resume(_: list[Val]) -> list[Val]:
-        return [vector(at, v) for at in addresses(i64(0)) for v in range(vectors)]
-
     resumed = f.load(place(f, job, JOB_RESUMED), "i64")
-    zeros = [constant(kind, 0.0, width) for width in widths] * rows
-    state = [a, b, *_repeated(f, resume, zeros, resumed, 1, "resume")]
-    state = _repeated(f, step, state, f.lshr(length, i64(1)), 2, "pairs")
-    state = _repeated(f, step, state, f.and_(length, i64(1)), 1, "odd")
-    state = _repeated(f, step, state, _tail_trips(f, job, state[2:]), 1, "behind")
-    sums = state[2:]
+    behind = f.load(place(f, job, JOB_TAIL), "i64")
+    base, stride = slot_of(f.sub(depth, pops))
+    down = f.mul(stride, i64(rows))
+    long = f.icmp("sge", length, i64(PREFETCH_LENGTH))
 
-    # The topmost slots are added one by one; the last of them then holds the result.
-    def join(state: list[Val]) -> list[Val]:
-        slot = f.sub(state[0], i64(1))
-        terms = [vector(at, v) for at in addresses(slot) for v in range(vectors)]
-        return [slot, *(f.fadd(x, y) for x, y in zip(terms, state[1:], strict=True))]
+    def tile(state: list[Val]) -> list[Val]:
+        a, head, row = state
+        with when(f, long, "prefetch"):
+            for at in below(head, stride):
+                for offset in range(0, sum(widths), VECTOR_BYTES * 8 // FLOAT_BITS[kind]):
+                    line = element(f, at, i64(offset), kind)
+                    f.do(f"call void @llvm.prefetch.p0({line}, i32 0, i32 3, i32 1)")
 
-    target, *sums = _repeated(f, join, [depth, *sums], pops, 1, "join")
-    for r, at in enumerate(addresses(target)):
-        for v in range(vectors):
-            to = element(f, at, offsets[v], kind)
-            if v < vectors - 1 or not masked:
-                f.store(sums[r * vectors + v], to)
-            else:
-                f.masked_store(sums[r * vectors + v], to, mask)
+        # A product that resumes has one unit, whose slot is C itself.
+        def resume(_: list[Val]) -> list[Val]:
+            return [vector(at, v) for at in below(head, stride) for v in range(vectors)]
+
+        zeros = [constant(kind, 0.0, width) for width in widths] * rows
+        state = [a, b, *_repeated(f, resume, zeros, resumed, 1, "resume")]
+        state = _repeated(f, step, state, f.lshr(length, i64(2)), 4, "fours")
+        state = _repeated(f, step, state, f.and_(length, i64(3)), 1, "rest")
+        state = _repeated(f, step, state, _tail_trips(f, behind, state[2:]), 1, "behind")
+
+        # The topmost slots are added one by one; the last of them then holds the result.
+        def join(state: list[Val]) -> list[Val]:
+            slot = f.sub(state[0], i64(1))
+            other, across = slot_of(slot)
+            heads = below(corner(other, across, row), across)
+            terms = [vector(at, v) for at in heads for v in range(vectors)]
+            return [slot, *(f.fadd(x, y) for x, y in zip(terms, state[1:], strict=True))]
+
+        _, *sums = _repeated(f, join, [depth, *state[2:]], pops, 1, "join")
+        for r, at in enumerate(below(head, stride)):
+            for v in range(vectors):
+                to = element(f, at, offsets[v], kind)
+                if v < vectors - 1 or not masked:
+                    f.store(sums[r * vectors + v], to)
+                else:
+                    f.masked_store(sums[r * vectors + v], to, mask)
+        following = f.gep(a, f.mul(a_row, i64(rows)), kind)
+        return [following, element(f, head, down, kind), f.add(row, i64(rows))]
+
+    f.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
+    _repeated(f, tile, [a, corner(base, stride, top), top], count, 1, "tile")
     f.ret()
     f.finish()
 
 
-def _tail_trips(f: Function, job: Val, sums: list[Val]) -> Val:
+def _tail_trips(f: Function, tail: Val, sums: list[Val]) -> Val:
     """How many zeros behind a chain must be added after all: none, unless a sum is at -0.0."""
-    tail = f.load(place(f, job, JOB_TAIL), "i64")
     before = f.block
     look, done = f.label("tail"), f.label("tail.done")
     f.branch_if(f.icmp("sgt", tail, i64(0)), look, done)
@@ -307,14 +321,15 @@ def _repeated(
     for _ in range(unroll):
         values = step(values)
     left = f.sub(counter[0], i64(1))
-    f.set_phi(counter, [(trips, before), (left, body)])
+    end = f.block
+    f.set_phi(counter, [(trips, before), (left, end)])
     for phi, first, following in zip(phis, state, values, strict=True):
-        f.set_phi(phi, [(first, before), (following, body)])
+        f.set_phi(phi, [(first, before), (following, end)])
     f.branch_if(f.icmp("ne", left, i64(0)), body, done)
     f.start(done)
     ends = [f.phi(v.kind, v.width) for v in state]
     for phi, first, following in zip(ends, state, values, strict=True):
-        f.set_phi(phi, [(first, before), (following, body)])
+        f.set_phi(phi, [(first, before), (following, end)])
     return [p[0] for p in ends]
 
 
@@ -332,21 +347,51 @@ def quotient(f: Function, x: Val, y: Val, trivial: Val, instead: Val) -> Val:
     return phi[0]
 
 
+class Pieces(NamedTuple):
+    """A count cut into near-equal pieces: how many, the size of most, and how many are one longer.
+
+    The longer ones come first.
+    """
+
+    number: Val
+    size: Val
+    longer: Val
+
+
+def cut_into(f: Function, count: Val, most: Val, slack: int = 0) -> Pieces:
+    """Pieces of at most `most`; with `slack`, they may be that much longer in all."""
+    whole = f.icmp("sle", count, f.add(most, i64(slack)))
+    pieces = quotient(f, f.sub(f.add(count, most), i64(1 + slack)), most, whole, i64(1))
+    size = quotient(f, count, pieces, whole, count)
+    return Pieces(pieces, size, f.sub(count, f.mul(size, pieces)))
+
+
 @contextmanager
 def pieces_of(
     f: Function, count: Val, most: Val, hint: str, slack: int = 0
 ) -> Iterator[tuple[Val, Val]]:
-    """Emit a loop over near-equal pieces of at most `most`: first index and size of each.
+    """Emit a loop over pieces as `cut_into` makes them: first index and size of each."""
+    pieces = cut_into(f, count, most, slack)
+    with counted(f, i64(0), pieces.number, i64(1), hint) as number:
+        size = f.add(pieces.size, f.cast("zext", f.icmp("slt", number, pieces.longer), "i64"))
+        yield f.add(f.mul(number, pieces.size), least(f, number, pieces.longer)), size
 
-    With `slack`, pieces may be that much longer in all.
-    """
-    whole = f.icmp("sle", count, f.add(most, i64(slack)))
-    pieces = quotient(f, f.sub(f.add(count, most), i64(1 + slack)), most, whole, i64(1))
-    base = quotient(f, count, pieces, whole, count)
-    larger = f.sub(count, f.mul(base, pieces))
-    with counted(f, i64(0), pieces, i64(1), hint) as number:
-        size = f.add(base, f.cast("zext", f.icmp("slt", number, larger), "i64"))
-        yield f.add(f.mul(number, base), least(f, number, larger)), size
+
+@contextmanager
+def runs_of(f: Function, pieces: Pieces, hint: str) -> Iterator[tuple[Val, Val, Val]]:
+    """Emit a loop over runs of pieces of one size: first index, size and how many."""
+    start = f.cast("zext", f.icmp("eq", pieces.longer, i64(0)), "i64")
+    with counted(f, start, i64(2), i64(1), hint) as number:
+        ahead = f.icmp("eq", number, i64(0))
+        size = f.add(pieces.size, i64(1))
+        first = f.select(ahead, i64(0), f.mul(pieces.longer, size))
+        count = f.select(ahead, pieces.longer, f.sub(pieces.number, pieces.longer))
+        yield first, f.select(ahead, size, pieces.size), count
+
+
+def panels_cut(f: Function, count: Val, shape: Shape) -> Pieces:
+    """So many vectors of columns as those that tiles have."""
+    return cut_into(f, count, i64(shape.vectors), shape.most_vectors - shape.vectors)
 
 
 def panels_of(f: Function, count: Val, shape: Shape) -> AbstractContextManager[tuple[Val, Val]]:

@@ -17,8 +17,7 @@ last elements. Start reading at `Zeros`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from symgrad.codegen.gemm_tile import (
     JOB_A_K,
@@ -33,6 +32,7 @@ from symgrad.codegen.gemm_tile import (
     lane_mask,
     none_of,
     panels_of,
+    pieces_of,
     place,
     vectors_of,
     when,
@@ -78,23 +78,30 @@ class Zeros:
         # The most rows of the tiles whose spans are known.
         self._rows = f.alloca("i64")
         f.store(i64(0), self._rows)
+        self._some = f.alloca("i1")
+        f.store(constant("i1", False), self._some)
 
     def _own(self, row: Val) -> Val:
         """Where the span of the tile is kept that begins at a row."""
         return place(self.f, self._spans, self.f.shl(row, i64(1)))
 
-    @contextmanager
-    def renewed(self, most: Val) -> Iterator[None]:
-        """Where the tiles that follow have other rows than those before, look at A in the block."""
+    def look(self, a: Val, a_row: Val, m: Val, most: Val) -> None:
+        """Find the zeros in the rows of all tiles of a block, if they have other rows than before."""
         f = self.f
         with when(f, f.icmp("ne", most, f.load(self._rows, "i64")), "renewed"):
             self.end()
             f.store(most, self._rows)
-            yield
+            with pieces_of(f, m, most, "span") as (row, rows):
+                own = self._own(row)
+                at = element(f, a, f.mul(row, a_row), self.kind)
+                f.call(self._span, None, [self.job, at, rows, own])
+                first, end = (f.load(place(f, own, number), "i64") for number in (0, 1))
+                cut = f.or_(f.icmp("ne", first, i64(0)), f.icmp("ne", end, self.length))
+                f.store(f.or_(f.load(self._some, "i1"), cut), self._some)
 
-    def look(self, a: Val, row: Val, rows: Val) -> None:
-        """Find the zeros in the rows of one tile."""
-        self.f.call(self._span, None, [self.job, a, rows, self._own(row)])
+    def absent(self) -> Val:
+        """Whether no tile that was looked at has any."""
+        return self.f.xor(self.f.load(self._some, "i1"), constant("i1", True))
 
     def cut(self, a: Val, b: Val, row: Val) -> tuple[Val, Val]:
         """Set a tile's length; where its chains start in A and B."""

@@ -175,9 +175,8 @@ class _StreamAssembly:
         rows = lines if fit.axis == ROW else m
         columns = lines if fit.axis == COLUMN else n
         packs = gemm.worth_packing(kind, (rows, columns, step.k), (b_batch, b_k, b_n))
-        cut_as = gemm.Blocking(
-            packs, gemm.BLOCK_ROWS, gemm.block_vectors(kind), rows, columns, rows
-        )
+        most = gemm.block_rows(kind, block if fit.axis == DEPTH else step.k)
+        cut_as = gemm.Blocking(packs, most, gemm.block_vectors(kind), rows, columns, rows)
         if fit.axis != DEPTH:
             made = gemm.gemm_plan(
                 kind, batch, m, n, step.k, (a_batch, a_row, a_k), (b_batch, b_k, b_n),
