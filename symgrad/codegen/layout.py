@@ -160,6 +160,8 @@ class Layout:
         self._in_blocks = not functions and nest.axis < 0 and nest.filled is None
         self.parameters: list[Any] = []
         self._places: dict[Any, int] = {}
+        self._terms: dict[tuple[tuple[int, int], ...], int] = {}
+        self._consts: dict[int, int] = {}
         self.scratch_bytes = 0
         self.joins: list[tuple[int, int, int]] = []
         self.crossings: list[Crossing] = []
@@ -488,21 +490,32 @@ class Layout:
                 return None
         return repr(self.key)
 
-    def _form(self, what: Any, form: Affine) -> tuple[Any, ...]:
-        """The pattern of an affine form; registers its run-time numbers, where there are any."""
+    def _form(self, form: Affine) -> tuple[Any, ...]:
+        """The pattern of an affine form; registers its run-time numbers, where there are any.
+
+        Forms with equal numbers share them, so that what they come to is computed once.
+        """
         if self.mode == "straight":
             return form.const, form.terms
-        pattern: list[Any] = []
+        pattern: list[Any] = [self._terms.setdefault(form.terms, len(self._terms))]
         if form.const:
-            self.parameter((what, "const"), form.const)
-            pattern.append("c")
+            pattern.append(("c", self._consts.setdefault(form.const, len(self._consts))))
+            self.parameter(self.const(form), form.const)
         for v, k in form.terms:
             if v == self.vector and k == 1:
                 pattern.append((v, 1))
             else:
-                self.parameter((what, v), k)
+                self.parameter(self.step(form, v), k)
                 pattern.append(v)
         return tuple(pattern)
+
+    def step(self, form: Affine, variable: int) -> tuple[Any, ...]:
+        """The name of the parameter that a form has for a variable's coefficient."""
+        return "step", self._terms[form.terms], variable
+
+    def const(self, form: Affine) -> tuple[Any, ...]:
+        """The name of the parameter for a form's constant."""
+        return "const", self._consts[form.const]
 
     def pair_place(self, inst: Inst) -> int:
         """For a load of every second element, whether it takes the first or the second of pairs.
@@ -542,15 +555,15 @@ class Layout:
                 part += (inst.op, inst.attrs)
             elif inst.kind == "load":
                 assert inst.node is not None
-                part += (buffer(inst.node), self._form(number, inst.offset), self.pair_place(inst))
+                part += (buffer(inst.node), self._form(inst.offset), self.pair_place(inst))
             elif inst.kind == "constant":
                 part += (repr(inst.value),)
             elif inst.kind == "position":
-                part += (self._form(number, inst.offset),)
+                part += (self._form(inst.offset),)
             elif inst.kind == "inside":
                 tests = []
                 for place, (test, size) in enumerate(inst.bounds):
-                    tests.append(self._form((number, place), test))
+                    tests.append(self._form(test))
                     if self.mode == "straight":
                         tests.append((size,))
                     else:
@@ -559,7 +572,7 @@ class Layout:
             parts.append(part)
         parts.append(tuple(sorted(nest.dynamic.items())))
         for place, output in enumerate(nest.outputs):
-            form = self._form(("out", place), output.offset)
+            form = self._form(output.offset)
             parts.append(
                 (output.combine, output.cumulative, repr(output.identity), output.insts,
                  buffer(output.target), output.target.dtype.code, form, output.axis)

@@ -110,7 +110,7 @@ class LoopEmitter:
         self.levels: dict[int, int] = {}
         self._bases: dict[int, Val] = {}
         self._parameters: dict[int, Val] = {}
-        self._offsets: dict[Any, tuple[Val, int]] = {}
+        self._offsets: dict[tuple[Affine, int], tuple[Val, int]] = {}
         # Lanes that take part, None for all of them; whether these are all; where they end.
         self.lane_mask: Val | None = None
         self.all_lanes: Val
@@ -152,40 +152,37 @@ class LoopEmitter:
             self.f.redirect(before)
         return found
 
-    def scalar_offset(self, what: Any, form: Affine) -> tuple[Val, int]:
+    def scalar_offset(self, form: Affine) -> tuple[Val, int]:
         """The part of an offset that is the same in all lanes, and the level where it is known."""
-        terms = [(v, k) for v, k in form.terms if v >= 0 and v != self.layout.vector]
-        level = max((self.depth_of[v] for v, _ in terms), default=0)
+        axes = [v for v, _ in form.terms if v >= 0 and v != self.layout.vector]
+        level = max((self.depth_of[v] for v in axes), default=0)
         axis, steps = self._ahead
-        if not any(v == axis for v, _ in terms):
-            steps = 0
-        found = self._offsets.get((what, form, steps))
+        steps = steps if axis in axes else 0
+        found = self._offsets.get((form, steps))
         if found is not None:
             return found
-        if steps:
-            return self._offset_ahead(what, form)
-        before = self.at(level)
-        total = constant("i64", 0)
         if form.const:
-            total = self.parameter((what, "const"))
-        for v, _ in terms:
-            part = self.f.mul(self.variables[v], self.parameter((what, v)))
-            total = part if total.ref == "0" else self.f.add(total, part)
+            total, _ = self.scalar_offset(Affine(0, form.terms))
+            before = self.at(level)
+            total = self._sum(total, self.parameter(self.layout.const(form)))
+        elif steps:
+            self._ahead = (axis, steps - 1)
+            total, _ = self.scalar_offset(form)
+            self._ahead = (axis, steps)
+            before = self.at(level)
+            total = self.f.add(total, self.parameter(self.layout.step(form, axis)))
+        else:
+            before = self.at(level)
+            total = constant("i64", 0)
+            for v in axes:
+                step = self.parameter(self.layout.step(form, v))
+                total = self._sum(total, self.f.mul(self.variables[v], step))
         self.f.redirect(before)
-        self._offsets[what, form, 0] = (total, level)
+        self._offsets[form, steps] = (total, level)
         return total, level
 
-    def _offset_ahead(self, what: Any, form: Affine) -> tuple[Val, int]:
-        """`scalar_offset` some steps ahead along an axis."""
-        axis, steps = self._ahead
-        self._ahead = (axis, steps - 1)
-        offset, level = self.scalar_offset(what, form)
-        self._ahead = (axis, steps)
-        before = self.at(level)
-        total = self.f.add(offset, self.parameter((what, axis)))
-        self.f.redirect(before)
-        self._offsets[what, form, steps] = (total, level)
-        return total, level
+    def _sum(self, x: Val, y: Val) -> Val:
+        return y if x.ref == "0" else self.f.add(x, y)
 
     def go_ahead(self, axis: int, steps: int) -> None:
         """From here on, emit code for an axis some steps ahead of where its loop is."""
@@ -197,11 +194,10 @@ class LoopEmitter:
         """Emit anew, in another loop over an axis, what depends on it or on loops inside it."""
         level = self.depth_of[axis]
         self.values = {k: v for k, v in self.values.items() if self.levels[k] < level}
-        self._offsets = {k: v for k, v in self._offsets.items() if v[1] < level}
 
-    def vector_offset(self, what: Any, form: Affine) -> tuple[Val, int]:
+    def vector_offset(self, form: Affine) -> tuple[Val, int]:
         """Element offsets lane by lane, and the level where they are known."""
-        scalar, level = self.scalar_offset(what, form)
+        scalar, level = self.scalar_offset(form)
         width = self.width
         parts: list[Val] = []
         for v, _ in form.terms:
@@ -215,13 +211,13 @@ class LoopEmitter:
             if v == self.layout.vector:
                 position = self.lane_positions()
                 if k != 1:
-                    factor = self.f.splat(self.parameter((what, v)), width)
+                    factor = self.f.splat(self.parameter(self.layout.step(form, v)), width)
                     position = self.f.mul(position, factor)
                 parts.append(position)
             elif v < 0:
                 value = self.wide(self.values[self.nest.dynamic[v]])
                 value = self.b.convert(value, "i64")
-                factor = self.f.splat(self.parameter((what, v)), width)
+                factor = self.f.splat(self.parameter(self.layout.step(form, v)), width)
                 parts.append(self.f.mul(value, factor))
         for part in parts:
             total = self.f.add(total, part)
@@ -259,7 +255,7 @@ class LoopEmitter:
             elif inst.kind == "constant":
                 value, level = self.b.const(inst.value, Val("", inst.dtype.kind, self.width)), 0
             elif inst.kind == "position":
-                value, level = self.vector_offset(number, inst.offset)
+                value, level = self.vector_offset(inst.offset)
             elif inst.kind == "inside":
                 value, level = self._inside(number, inst)
             else:
@@ -285,7 +281,7 @@ class LoopEmitter:
         if inst.args:
             result, level = self.values[inst.args[0]], self.levels[inst.args[0]]
         for place, (form, _) in enumerate(inst.bounds):
-            position, at = self.vector_offset((number, place), form)
+            position, at = self.vector_offset(form)
             level = max(level, at)
             before = self.at(level)
             bound = self.f.splat(self.parameter((number, place, "bound")), self.width)
@@ -307,14 +303,14 @@ class LoopEmitter:
         memory = "i8" if dtype.kind == "i1" else dtype.kind
         guard_level = self.levels[inst.guard] if inst.guard >= 0 else 0
         if not dynamic and step == 0 and inst.guard < 0:
-            scalar, level = self.scalar_offset(number, form)
+            scalar, level = self.scalar_offset(form)
             before = self.at(level)
             value = self.load_element(self.f.gep(base, scalar, memory), dtype)
             value = self.f.splat(value, self.width)
             self.f.redirect(before)
             return value, level
         if self.width == 1:
-            offset, level = self.vector_offset(number, form)
+            offset, level = self.vector_offset(form)
             level = max(level, guard_level)
             before = self.at(level)
             if inst.guard >= 0:
@@ -325,12 +321,12 @@ class LoopEmitter:
         place = self.layout.pair_place(inst)
         if dynamic and step == 1 and self.layout.is_same_in_lanes(form):
             dynamic = False
-            offset, level = self._row_offset(number, form)
+            offset, level = self._row_offset(form)
             level = max(level, self.depth_of[self.layout.vector])
         elif (dynamic or step != 1) and place < 0:
-            offset, level = self.vector_offset(number, form)
+            offset, level = self.vector_offset(form)
         else:
-            offset, level = self.scalar_offset(number, form)
+            offset, level = self.scalar_offset(form)
             level = max(level, self.depth_of[self.layout.vector])
         level = max(level, guard_level)
         if step != 0 or inst.guard >= 0 or dynamic:
@@ -352,10 +348,10 @@ class LoopEmitter:
         self.f.redirect(before)
         return value, level
 
-    def _row_offset(self, number: int, form: Affine) -> tuple[Val, int]:
+    def _row_offset(self, form: Affine) -> tuple[Val, int]:
         """The part of an offset that is the same in all lanes, computed positions included."""
         f = self.f
-        offset, level = self.scalar_offset(number, form)
+        offset, level = self.scalar_offset(form)
         level = max([level, *[self.levels[self.nest.dynamic[v]] for v, _ in form.terms if v < 0]])
         before = self.at(level)
         for v, _ in form.terms:
@@ -363,7 +359,7 @@ class LoopEmitter:
                 position = self.values[self.nest.dynamic[v]]
                 if position.width > 1:
                     position = f.extract(position, 0)
-                step = self.parameter((number, v))
+                step = self.parameter(self.layout.step(form, v))
                 offset = f.add(offset, f.mul(self.b.convert(position, "i64"), step))
         f.redirect(before)
         return offset, level
@@ -460,6 +456,9 @@ class LoopEmitter:
 
     def enter(self, axis: int, position: Val) -> None:
         """From here on, instructions that depend on an axis stand here and are at this position."""
+        if axis in self.depth_of and axis != self.layout.vector:
+            level = self.depth_of[axis]
+            self._offsets = {k: v for k, v in self._offsets.items() if v[1] < level}
         self.variables[axis] = position
         self.sections.append(self.f.section())
         self.depth_of[axis] = len(self.sections) - 1

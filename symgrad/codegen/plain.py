@@ -168,10 +168,10 @@ class PlainLoops:
         e, f = self.e, self.f
         start, end = self._range(self.layout.order[0])
         f.module.declare("llvm.memset.p0.i64", "void", ["ptr", "i8", "i64", "i1"])
-        for place, output in enumerate(e.nest.outputs):
+        for output in e.nest.outputs:
             dtype = output.target.dtype
             memory = "i8" if dtype.kind == "i1" else dtype.kind
-            offset, _ = e.scalar_offset(("out", place), output.offset)
+            offset, _ = e.scalar_offset(output.offset)
             row = f.gep(e.base(output.target), f.add(offset, start), memory)
             size = f.mul(f.sub(end, start), constant("i64", dtype.itemsize))
             f.do(f"call void @llvm.memset.p0.i64({row}, i8 0, {size}, i1 false)")

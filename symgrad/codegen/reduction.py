@@ -148,7 +148,7 @@ class Reduction:
         if self.e.layout.mode == "outer":
             self.e.stores.store(place, output, value)
             return
-        offset, _ = self.e.scalar_offset(("out", place), output.offset)
+        offset, _ = self.e.scalar_offset(output.offset)
         self.f.store(value, self.f.gep(self.e.base(output.target), offset, value.kind))
 
     def _store_partials(self, unit: Val, units: Val, partials: list[State]) -> None:
@@ -165,12 +165,12 @@ class Reduction:
                     count = f.mul(elements, constant("i64", 8))
                     room = f.gep(room, count, "i8")
                 if e.layout.mode == "outer":
-                    offset, _ = e.vector_offset(("out", place), output.offset)
+                    offset, _ = e.vector_offset(output.offset)
                     wide = f.add(f.mul(offset, f.splat(units, e.width)), f.splat(unit, e.width))
                     assert e.lane_mask is not None
                     f.masked_scatter(part, f.gep(room, wide, kind), e.lane_mask)
                 else:
-                    offset, _ = e.scalar_offset(("out", place), output.offset)
+                    offset, _ = e.scalar_offset(output.offset)
                     f.store(part, f.gep(room, f.add(f.mul(offset, units), unit), kind))
 
     # -- one unit ---------------------------------------------------------------------

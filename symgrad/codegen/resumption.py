@@ -50,9 +50,9 @@ class ResumedReduction(Reduction):
         e, f = self.e, self.f
         addresses: list[list[Val]] = []
         first: list[Val] = []
-        for place, output, combine in self.reduced:
+        for _, output, combine in self.reduced:
             (kind,) = combine.kinds()
-            offset, _ = e.scalar_offset(("out", place), output.offset)
+            offset, _ = e.scalar_offset(output.offset)
             lanes = f.mul(offset, constant("i64", LANES))
             row = f.gep(e.base(e.layout.state(output)), lanes, kind)
             turns = [f.gep(row, constant("i64", k), kind) for k in range(0, LANES, e.width)]
@@ -74,7 +74,7 @@ class ResumedReduction(Reduction):
 
     def _state_address(self, place: int, output: Output, kind: str, lane: Val, column: Val) -> Val:
         e, f = self.e, self.f
-        offset, _ = e.scalar_offset(("out", place), output.offset)
+        offset, _ = e.scalar_offset(output.offset)
         row = f.mul(lane, e.parameter(("elements", place)))
         at = f.add(f.add(row, offset), column)
         return f.gep(e.base(e.layout.state(output)), at, kind)

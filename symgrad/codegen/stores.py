@@ -116,18 +116,18 @@ class Stores:
     def store(self, place: int, output: Output, value: Val) -> None:
         """Store a value for each lane at the output's offset."""
         f, e = self.f, self.e
-        form, what = output.offset, ("out", place)
+        form = output.offset
         value = self._in_memory(value)
         base = e.base(output.target)
         vector = e.layout.vector
         if e.width == 1 or vector < 0:
-            offset, _ = e.vector_offset(what, form)
+            offset, _ = e.vector_offset(form)
             f.store(value, f.gep(base, offset, value.kind))
             return
         mask = e.lane_mask
         step = form.coefficient(vector)
         if step == 0:
-            offset, _ = e.vector_offset(what, form)
+            offset, _ = e.vector_offset(form)
             everywhere = mask or constant("i1", True, e.width)
             f.masked_scatter(e.wide(value), f.gep(base, offset, value.kind), everywhere)
         elif step == 1:
@@ -138,7 +138,7 @@ class Stores:
     def _row(self, place: int, output: Output, value: Val) -> tuple[Val, Val]:
         """The lanes of a value, and the address of the first of them."""
         f, e = self.f, self.e
-        offset, _ = e.scalar_offset(("out", place), output.offset)
+        offset, _ = e.scalar_offset(output.offset)
         row = f.gep(e.base(output.target), offset, value.kind)
         return e.wide(value), f.gep(row, e.variables[e.layout.vector], value.kind)
 
@@ -177,11 +177,11 @@ class Stores:
         """Values that lie side by side, the first one where the output is stored."""
         f, e = self.f, self.e
         output, vector = e.nest.outputs[place], e.layout.vector
-        distance = e.parameter((("out", place), vector))
+        distance = e.parameter(e.layout.step(output.offset, vector))
         before = e.at(e.depth_of[vector])
         line = f.mul(e.variables[vector], distance)
         f.redirect(before)
-        offset, _ = e.scalar_offset(("out", place), output.offset)
+        offset, _ = e.scalar_offset(output.offset)
         address = f.gep(e.base(output.target), f.add(offset, line), values[0].kind)
         return Columns(values, address, distance)
 
@@ -236,14 +236,16 @@ class Stores:
         f, e = self.f, self.e
         memory = "i8" if value.kind == "i1" else value.kind
         value = self._in_memory(value)
-        offset, _ = e.scalar_offset(("out", place), output.offset)
+        offset, _ = e.scalar_offset(output.offset)
         for v, _ in output.offset.terms:
             if v < 0:
                 position = e.values[e.nest.dynamic[v]]
                 if position.width > 1:
                     position = f.extract(position, 0)
                 position = e.b.convert(position, "i64")
-                offset = f.add(offset, f.mul(position, e.parameter((("out", place), v))))
+                offset = f.add(
+                    offset, f.mul(position, e.parameter(e.layout.step(output.offset, v)))
+                )
         address = f.gep(e.base(output.target), offset, memory)
         if e.width == 1:
             old = f.load(address, memory)
