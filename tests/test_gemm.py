@@ -283,6 +283,22 @@ def test_nothing_behind_the_operands_is_read(kernels, kind):
 
 
 @pytest.mark.parametrize("kind", DTYPES)
+@pytest.mark.parametrize("m", [8, 13, 31, 50])
+@pytest.mark.parametrize("k", [32, 45, 385, 800])
+def test_rows_whose_elements_lie_far_apart_have_the_defined_bits(kernels, kind, m, k):
+    rng = np.random.default_rng(k)
+    n, apart = 70, gemm.FAR_BYTES // 4
+    a = fill(rng, (2, k, apart), kind)[:, :, 5 : 5 + m].transpose(0, 2, 1)
+    b = fill(rng, (2, k, n), kind)
+    assert gemm.worth_turning(kind, (m, n, k), tuple(s // a.itemsize for s in a.strides))
+    want, few = product(a, b), gemm.Blocking(True, 5, 2, 7, 48, 14)
+    for blocking in (None, few):
+        c = np.full((2, m, n), np.nan, DTYPES[kind])
+        kernels(a, b, c, blocking)
+        assert same_bits(c, want)
+
+
+@pytest.mark.parametrize("kind", DTYPES)
 @pytest.mark.parametrize("packs", [False, True])
 def test_blocking_and_splits_leave_the_bits_alone(kernels, kind, packs):
     rng = np.random.default_rng(23)

@@ -42,6 +42,7 @@ from symgrad.codegen.gemm_tile import (
     VECTOR_BYTES,
     Shape,
     counted,
+    define_pack_a,
     define_pack_b,
     element,
     least,
@@ -80,12 +81,13 @@ from symgrad.codegen.ir import FLOAT_BITS, Function, Module, Val, constant, i64,
     ARG_BLOCK_ROWS,
     ARG_BLOCK_VECTORS,
     ARG_B_BYTES,
+    ARG_A_BYTES,
     ARG_STAGE_BYTES,
     ARG_SLOT_BYTES,
     ARG_WORK_BYTES,
     ARG_TILES,
     ARG_RESUMED,
-) = range(30)
+) = range(31)
 
 TAIL_START = ARG_BATCH
 """Arguments before this place are slots, from it on the tail."""
@@ -170,12 +172,13 @@ def define(module: Module, kind: str, shape: Shape | None = None) -> str:
     pack_b = define_pack_b(module, kind, shape)
     plain = define_inner(module, kind, shape, missing)
     looking = define_inner(module, kind, shape, missing, plain)
-    block = _define_block(module, kind, shape, pack_b, (plain, looking))
+    packs = define_pack_a(module, kind, shape), pack_b
+    block = _define_block(module, kind, shape, packs, (plain, looking))
     return _define_kernel(module, kind, block)
 
 
 def _define_block(
-    module: Module, kind: str, shape: Shape, pack_b: str, inner: tuple[str, str]
+    module: Module, kind: str, shape: Shape, packing: tuple[str, str], inner: tuple[str, str]
 ) -> str:
     """Rows and columns of one batch entry: ``void block(args, a, b, c, m, n, work)``."""
     name = f"gemm_block_{kind}"
@@ -194,7 +197,10 @@ def _define_block(
     block_rows, block_vectors = argument(ARG_BLOCK_ROWS), argument(ARG_BLOCK_VECTORS)
     b_bytes = argument(ARG_B_BYTES)
     stage_bytes, slot_bytes = argument(ARG_STAGE_BYTES), argument(ARG_SLOT_BYTES)
-    stage = f.gep(work, b_bytes, "i8")
+    a_bytes = argument(ARG_A_BYTES)
+    packs_a = f.icmp("ne", a_bytes, i64(0))
+    at_packed_a = f.gep(work, b_bytes, "i8")
+    stage = f.gep(at_packed_a, a_bytes, "i8")
     extra = f.gep(stage, stage_bytes, "i8")
     staged = f.icmp("ne", stage_bytes, i64(0))
     packs = f.icmp("ne", b_bytes, i64(0))
@@ -202,7 +208,7 @@ def _define_block(
     to_row = f.select(staged, n, argument(ARG_C_ROW))
 
     f.store(a_row, place(f, job, JOB_A_ROW))
-    f.store(a_k, place(f, job, JOB_A_K))
+    f.store(f.select(packs_a, i64(1), a_k), place(f, job, JOB_A_K))
     f.store(b_k, place(f, job, JOB_B_K))
     f.store(to_row, place(f, job, JOB_SLOTS + 1))
     f.store(argument(ARG_TILES), place(f, job, JOB_TILES))
@@ -237,10 +243,15 @@ def _define_block(
             f.store(pops, place(f, job, JOB_POPS))
             here_b = element(f, b, f.add(f.mul(start, b_k), f.mul(j, b_n)), kind)
             with when(f, packs, "pack"):
-                f.call(pack_b, None, [work, here_b, b_k, b_n, length, columns])
+                f.call(packing[1], None, [work, here_b, b_k, b_n, length, columns])
             at_b = f.select(packs, work, here_b)
             with row_blocks(f, m, block_rows, shape) as (i, rows):
                 here_a = element(f, a, f.add(f.mul(start, a_k), f.mul(i, a_row)), kind)
+                with when(f, packs_a, "pack_a"):
+                    f.call(packing[0], None, [at_packed_a, here_a, a_k, rows, length])
+                    along = f.mul(vectors_of(f, length, shape.width), i64(shape.width))
+                    f.store(along, place(f, job, JOB_A_ROW))
+                here_a = f.select(packs_a, at_packed_a, here_a)
                 looks = f.and_(fresh, f.icmp("sge", length, i64(SHORTEST)))
                 looks = f.and_(looks, f.icmp("sge", rows, i64(LEAST_ROWS)))
                 looks = f.and_(looks, f.icmp("sle", rows, i64(MOST_ROWS)))
@@ -387,6 +398,10 @@ PACK_ROWS = 96
 FAR_BYTES = 2048
 FAR_DEPTH = 32
 FAR_ROWS = 64
+# A transposed has one element of each row of a tile in a line, and takes a new line for each step along
+# k, again for each panel of columns: up to twice as slow where lines lie far apart.
+TURN_ROWS = 8
+TURN_COLUMNS = 64
 BLOCK_ROWS = 24
 BLOCK_BYTES = 24_576
 BLOCK_LINES = 32
@@ -464,6 +479,13 @@ def block_rows(kind: str, k: int) -> int:
     return min(max(BLOCK_BYTES // row_bytes, BLOCK_ROWS), MOST_ROWS)
 
 
+def worth_turning(kind: str, sizes: tuple[int, int, int], a_strides: Strides) -> bool:
+    """Whether a product of sizes (m, n, k) copies blocks of A, whose rows lie side by side, along k."""
+    m, n, k = sizes
+    far = abs(a_strides[2]) * FLOAT_BITS[kind] // 8 >= FAR_BYTES
+    return far and a_strides[1] == 1 and m >= TURN_ROWS and n >= TURN_COLUMNS and k >= FAR_DEPTH
+
+
 def block_vectors(kind: str) -> int:
     """Vectors of columns in a block, at most."""
     return BLOCK_LINES * VECTOR_BYTES * 8 // FLOAT_BITS[kind] // host_shape(kind).width
@@ -520,17 +542,20 @@ def gemm_plan(
     vectors = max(1, min(cut.block_vectors, -(-chunk_columns // shape.width)))
     block_bytes = vectors * shape.width * size
     b_bytes = block_bytes * min(k, UNIT) if cut.packs else 0
+    # A packed row is filled up to whole vectors.
+    a_row = _rounded(min(k, UNIT) * size) if worth_turning(kind, (m, n, k), strides[0]) else 0
+    a_bytes = max(cut.block_rows, shape.rows[shape.vectors - 1]) * a_row
     stage_bytes = _rounded(rows * chunk_columns * size) if staged else 0
     units = max(1, -(-k // UNIT))
     # The most results that wait at once: the most bits set in any of 1 .. units-1.
     deepest = units.bit_length() - 1
     slot_bytes = rows * block_bytes if deepest > 1 else 0
-    work = b_bytes + stage_bytes + slot_bytes * max(0, deepest - 1)
+    work = b_bytes + a_bytes + stage_bytes + slot_bytes * max(0, deepest - 1)
     extent = nbatch * -(-m // chunk_rows) * -(-n // chunk_columns)
     tail = (
         (nbatch, m, n, k, *strides[0], *strides[1], *strides[2], 0, 0)
         + (chunk_rows, chunk_columns, joined, cut.block_rows, vectors)
-        + (b_bytes, stage_bytes, slot_bytes, work + VECTOR_BYTES if work else 0)
+        + (b_bytes, a_bytes, stage_bytes, slot_bytes, work + VECTOR_BYTES if work else 0)
         + (tiles(kind).address, int(resumed))
     )
     tile = f"{shape.rows[shape.vectors - 1]}x{shape.vectors}"

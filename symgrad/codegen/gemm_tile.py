@@ -155,6 +155,12 @@ def least(f: Function, x: Val, y: Val) -> Val:
     return f.intrinsic("smin", x.kind, x.width, [x, y])
 
 
+def prefetch(f: Function, address: Val) -> None:
+    """Have the line of an address, which need not be valid, in the L1 cache soon."""
+    f.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
+    f.do(f"call void @llvm.prefetch.p0({address}, i32 0, i32 3, i32 1)")
+
+
 def none_of(f: Function, mask: Val) -> Val:
     """Whether a mask holds in no lane."""
     if mask.width == 1:
@@ -243,8 +249,7 @@ def define_tile(
         with when(f, long, "prefetch"):
             for at in below(head, stride):
                 for offset in range(0, sum(widths), VECTOR_BYTES * 8 // FLOAT_BITS[kind]):
-                    line = element(f, at, i64(offset), kind)
-                    f.do(f"call void @llvm.prefetch.p0({line}, i32 0, i32 3, i32 1)")
+                    prefetch(f, element(f, at, i64(offset), kind))
 
         # A product that resumes has one unit, whose slot is C itself.
         def resume(_: list[Val]) -> list[Val]:
@@ -275,7 +280,6 @@ def define_tile(
         following = f.gep(a, f.mul(a_row, i64(rows)), kind)
         return [following, element(f, head, down, kind), f.add(row, i64(rows))]
 
-    f.module.declare("llvm.prefetch.p0", "void", ["ptr", "i32", "i32", "i32"])
     _repeated(f, tile, [a, corner(base, stride, top), top], count, 1, "tile")
     f.ret()
     f.finish()
@@ -449,6 +453,23 @@ def define_pack_b(module: Module, kind: str, shape: Shape) -> str:
     return name
 
 
+def define_pack_a(module: Module, kind: str, shape: Shape) -> str:
+    """Define ``void pack(ptr to, ptr a, i64 k_stride, i64 rows, i64 length)``.
+
+    Rows of `a` that lie next to each other are laid along k, each filled up to whole vectors.
+    """
+    name = f"gemm_pack_a_{kind}"
+    arguments = [("to", "ptr", 1), ("a", "ptr", 1)]
+    arguments += [(n, "i64", 1) for n in ("k_stride", "rows", "length")]
+    f = Function(module, name, arguments, attributes="noinline nounwind", linkage="internal")
+    to, a, k_stride, rows, length = f.arguments
+    vectors = vectors_of(f, length, shape.width)
+    _pack_across(f, kind, shape.width, (to, a), k_stride, rows, vectors, length, ahead=2)
+    f.ret()
+    f.finish()
+    return name
+
+
 def _pack_rows(
     f: Function,
     kind: str,
@@ -486,8 +507,12 @@ def _pack_across(
     length: Val,
     vectors: Val,
     columns: Val,
+    ahead: int = 0,
 ) -> None:
-    """Elements along k next to each other: square blocks are turned in registers."""
+    """Elements along k next to each other: square blocks are turned in registers.
+
+    The first two lines of what is turned so many vectors later are fetched.
+    """
     panel, source = ends
     row = f.mul(vectors, i64(width))
     whole = f.and_(length, i64(-width))
@@ -499,6 +524,11 @@ def _pack_across(
             inside = least(f, i64(lane), final)
             bases.append(element(f, source, f.mul(f.add(left, inside), n_stride), kind))
         to = element(f, panel, left, kind)
+        for lane in range(width if ahead else 0):
+            later = f.add(left, i64(ahead * width + lane))
+            line = element(f, source, f.mul(later, n_stride), kind)
+            for offset in (0, VECTOR_BYTES):
+                prefetch(f, f.gep(line, i64(offset), "i8"))
         with counted(f, i64(0), whole, i64(width), "turn") as k:
             block = [f.load(element(f, base, k, kind), kind, width) for base in bases]
             for step, value in enumerate(transposed(f, block)):
