@@ -238,7 +238,11 @@ class Group:
             fewest = CHUNKS_PER_THREAD * pool.get_num_threads()
             sizes = [rows for rows in sizes if -(-cut.rows // rows) >= fewest]
         uses = [task.used for task, _ in self.members]
-        room = max(CACHE_BYTES // 8, CACHE_BYTES * 5 // 8 - self.fixed_bytes())
+        most, fixed = CACHE_BYTES * 5 // 8, self.fixed_bytes()
+        room = max(CACHE_BYTES // 8, most - fixed)
+        if cut.summed:
+            # Each block reads and writes all sums, so with few rows it would do little else.
+            room = max(room, min(2 * fixed, most))
         again = [
             _bytes(node)
             for n, (node, used) in self._aligned().items()
