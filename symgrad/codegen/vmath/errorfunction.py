@@ -87,17 +87,18 @@ ERFCX_T = hexes(
 
 # The same for float32. log((1 + x) erfcx(x)) at u = 1 / (1 + x) is a constant plus d Q(d), d being
 # u less a point between: the constant is a whole number of units of the last place of any x^2,
-# and the point is chosen so that the constant is the value there.
+# and the point is chosen so that the constant is the value there. The point is a multiple of 2^-24:
+# its sum with d is exact.
 ERFC_FLOAT_ZERO = 10.06
-ERFCX_LOG_POINT = float.fromhex("0x1.c2a2acp-2")
-ERFCX_LOG_VALUE = float.fromhex("-0x1.8924p-3")
+ERFCX_LOG_POINT = float.fromhex("0x1.e4fb4p-2")
+ERFCX_LOG_VALUE = float.fromhex("-0x1.5f54p-3")
 ERFCX_LOG_Q = hexes(
-    "0x1.42569p-1 -0x1.4058ep-1 0x1.63f2ccp-4 0x1.d72daap-2 -0x1.451268p-1 0x1.c20a94p-3"
-    " 0x1.544958p-1 -0x1.6d4cd2p+0 0x1.148b9cp+0 0x1.aba9eap-1 -0x1.6396ap+1 0x1.4314dap+1"
-    " -0x1.a74548p-1"
+    "0x1.2d0844p-1 -0x1.3a6676p-1 0x1.222b9p-3 0x1.6eba3ep-2 -0x1.27d874p-1 0x1.56516ep-2"
+    " 0x1.502b34p-2 -0x1.12b89cp+0 0x1.352b7ep+0 -0x1.0aeeep-6 -0x1.d44fe4p+0 0x1.160cdp+1"
+    " -0x1.acbbep-1"
 )
 # (1 + x) d/dx log(erfcx(x)) is -1.09 to -1.28: what an error of u, as a fraction, does to erfcx.
-ERFCX_PER_U = 1.14
+ERFCX_PER_U = 1.12
 
 # AS 241: |x| <= 0.85 in 0.180625 - x^2/4; beyond in r = sqrt(-log((1 - |x|) / 2)) less 1.6 up to
 # r = 5, less 5 from there. Its quotients N/D are rewritten as x (1 + M/D) and r + (c + M/D), M made
@@ -161,9 +162,10 @@ def _erfc_float(x: Value) -> Value:
     power_low = fma(-a, a, ERFCX_LOG_VALUE - power)
     bottom = a + 1.0
     bottom_low = a - (bottom - 1.0)
-    u = 1.0 / bottom
+    # The quotient less the bits that d has no room for.
+    d = 1.0 / bottom - ERFCX_LOG_POINT
+    u = d + ERFCX_LOG_POINT
     u_error = fma(-u, bottom_low, fma(-u, bottom, 1.0))
-    d = u - ERFCX_LOG_POINT
     q = horner(d, ERFCX_LOG_Q)
     total = fma(d, q, power)
     total_low = fma(d, q, power - total) + fma(u_error, ERFCX_PER_U, power_low)
