@@ -554,4 +554,4 @@ def test_a_product_of_one_packed_block_is_cut_for_several_threads(kind):
     m, n, k = 128, 256, 784
     launch = gemm.gemm_plan(kind, 1, m, n, k, (0, k, 1), (0, 1, k), (0, n, 1))
     assert "packed" in launch.variant
-    assert 2 <= launch.extent <= 4
+    assert launch.extent in (2, 4, 8)

@@ -19,6 +19,7 @@ not change it. Start reading at `gemm_plan` for use, at `define` for the code.
 from __future__ import annotations
 
 from functools import partial
+from math import gcd
 from typing import NamedTuple
 
 from symgrad.codegen import jit
@@ -398,6 +399,10 @@ PACK_ROWS = 96
 FAR_BYTES = 2048
 FAR_DEPTH = 32
 FAR_ROWS = 64
+# Rows of B that fall into few of the 64 sets of the L1 cache leave there less of a panel than a chain
+# takes: a tenth slower (256 columns of float32, 128 of float64, one after the other).
+CROWDED_ROWS = 96
+CACHE_SETS, CACHE_WAYS = 64, 8
 # A transposed has one element of each row of a tile in a line, and takes a new line for each step along
 # k, again for each panel of columns: up to twice as slow where lines lie far apart.
 TURN_ROWS = 8
@@ -406,8 +411,9 @@ BLOCK_ROWS = 24
 BLOCK_BYTES = 24_576
 BLOCK_LINES = 32
 # So that a product of one packed block feeds several threads: chunks, and their width at least.
-FEW = 4
-FEW_LINES = 8
+FEW = 8
+FEW_LINES = 2
+FEW_LINES_TURNED = 8
 CHUNKS = 32
 CHUNK_NS = 4000.0
 JOINED_ROWS = 960
@@ -430,12 +436,17 @@ def _entry_cost(kind: str, m: int, n: int, k: int, packs: bool) -> float:
 
 
 def choose_blocking(
-    kind: str, sizes: tuple[int, int, int, int], b_strides: Strides, staged: bool
+    kind: str,
+    sizes: tuple[int, int, int, int],
+    a_strides: Strides,
+    b_strides: Strides,
+    staged: bool,
 ) -> Blocking:
     """The blocking for sizes (batch, m, n, k); of influence on speed, not on the bits."""
     nbatch, m, n, k = sizes
     shape = host_shape(kind)
-    packs = worth_packing(kind, (m, n, k), b_strides)
+    turns = worth_turning(kind, (m, n, k), a_strides)
+    packs = worth_packing(kind, (m, n, k), b_strides, turns)
     cost = _entry_cost(kind, m, n, k, packs)
     wanted = int(min(-(-CHUNKS // max(nbatch, 1)), cost / CHUNK_NS))
     most_columns = STAGE_COLUMNS if staged else n
@@ -444,7 +455,9 @@ def choose_blocking(
     if packs:
         # Chunks side by side pack different columns, chunks below one another the same.
         lines = n // line
-        most = max(lines // BLOCK_LINES, min(lines // FEW_LINES, FEW))
+        # Each of them turns A again. A power of two, so that as many threads have the same to do.
+        few = min(lines // (FEW_LINES_TURNED if turns else FEW_LINES), FEW)
+        most = max(lines // BLOCK_LINES, 1 << few.bit_length() >> 1)
         columns = _part(n, max(1, min(wanted, most)), line)
         rows = _part(m, min(wanted * columns // max(n, 1), m // PACK_ROWS), grain)
     else:
@@ -461,15 +474,22 @@ def choose_blocking(
     )
 
 
-def worth_packing(kind: str, sizes: tuple[int, int, int], b_strides: Strides) -> bool:
-    """Whether a product of sizes (m, n, k) copies B into panels."""
+def worth_packing(
+    kind: str, sizes: tuple[int, int, int], b_strides: Strides, turns: bool = False
+) -> bool:
+    """Whether a product of sizes (m, n, k) copies B into panels; `turns` says that it copies A."""
     m, n, k = sizes
     element_bytes = FLOAT_BITS[kind] // 8
     if b_strides[2] != 1:
         return True
     far = abs(b_strides[1]) * element_bytes >= FAR_BYTES and k >= FAR_DEPTH
-    if far and m >= FAR_ROWS and not host_shape(kind).masks:
-        return True
+    if not host_shape(kind).masks:
+        if far and m >= FAR_ROWS:
+            return True
+        lines, apart = divmod(abs(b_strides[1]) * element_bytes, VECTOR_BYTES)
+        room = CACHE_WAYS * CACHE_SETS // gcd(lines, CACHE_SETS)
+        if not turns and apart == 0 and min(k, UNIT) > room and m >= CROWDED_ROWS:
+            return True
     return n * min(k, UNIT) * element_bytes > PACK_BYTES and m >= PACK_ROWS
 
 
@@ -534,7 +554,7 @@ def gemm_plan(
     size = FLOAT_BITS[kind] // 8
     shape = host_shape(kind)
     staged = strides[2][2] != 1
-    cut = blocking or choose_blocking(kind, sizes, strides[1], staged)
+    cut = blocking or choose_blocking(kind, sizes, strides[0], strides[1], staged)
     chunk_rows = max(1, min(cut.chunk_rows, m))
     chunk_columns = max(1, min(cut.chunk_columns, n))
     joined = max(1, cut.rows_joined // chunk_rows)
