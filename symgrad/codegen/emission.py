@@ -13,9 +13,15 @@ them; llvmlite holds one around every call. Its emitting function is called past
 llvmlite is laid out as known, else with it.
 
 The pass list is explicit and each pipeline is made once: the default one leaks some 60 kB a
-compile, these a tenth of a kB. The code generator runs at level 1, and without strength reduction
-of loops: addresses are written out by the emitters in forms that the processor has, so that this
-pass took a fifth of the time to give code that is no faster.
+compile, these a tenth of a kB. The code generator runs at level 1, and as `LEAN` says:
+
+* without strength reduction of loops: addresses are written out by the emitters in forms that the
+  processor has, so that this pass took a fifth of the time to give code that is no faster;
+* with instructions put in order once, when they are selected. The scheduler of machine
+  instructions, which would go over that order again, draws each long chain of dependent
+  instructions together to save registers, more than a processor can look past: independent chains
+  then wait for each other, as the evaluations of polynomials do.
+
 Start reading at `emit_object`.
 """
 
@@ -45,11 +51,15 @@ RELOCATION, CODE_MODEL = "pic", "default"
 SEATS = 8
 """Texts compiled at once, at most."""
 
-NO_LOOP_STRENGTH = "-disable-lsr"
-"""LLVM's option against strength reduction."""
+LEAN = {
+    "-disable-lsr": ("true", "false"),
+    "-enable-misched": ("false", "true"),
+    "-pre-RA-sched": ("list-ilp", "default"),
+}
+"""LLVM's options: what kernels are compiled with, and what is left to others."""
 
 KNOWN_LLVM = 22
-"""The newest LLVM known to have that option: one that does not know it would end the process."""
+"""The newest LLVM known to have these options: one that does not know one would end the process."""
 
 
 class Seat:
@@ -286,14 +296,14 @@ def _emit_unlocked() -> Callable[..., Any] | None:
 
 @contextmanager
 def _lean() -> Iterator[None]:
-    """Compile without strength reduction, and leave the option to others as it was."""
+    """Compile with the options of `LEAN`, and leave them to others as they were."""
     if llvm.llvm_version_info[0] > KNOWN_LLVM:
         yield
         return
     global _LEAN
     with _INNER:
         if _LEAN == 0:
-            llvm.set_option("", NO_LOOP_STRENGTH)
+            _set_options(0)
         _LEAN += 1
     try:
         yield
@@ -301,4 +311,9 @@ def _lean() -> Iterator[None]:
         with _INNER:
             _LEAN -= 1
             if _LEAN == 0:
-                llvm.set_option("", f"{NO_LOOP_STRENGTH}=false")
+                _set_options(1)
+
+
+def _set_options(choice: int) -> None:
+    for name, values in LEAN.items():
+        llvm.set_option("", f"{name}={values[choice]}")
