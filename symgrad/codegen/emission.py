@@ -13,15 +13,15 @@ them; llvmlite holds one around every call. Its emitting function is called past
 llvmlite is laid out as known, else with it.
 
 The pass list is explicit and each pipeline is made once: the default one leaks some 60 kB a
-compile, these a tenth of a kB. The code generator runs at level 1, and as `LEAN` says:
+compile, these a tenth of a kB. The code generator runs at level 1, and without strength reduction
+of loops: addresses are written out by the emitters in forms that the processor has, so that this
+pass took a fifth of the time to give code that is no faster.
 
-* without strength reduction of loops: addresses are written out by the emitters in forms that the
-  processor has, so that this pass took a fifth of the time to give code that is no faster;
-* with instructions put in order once, when they are selected. The scheduler of machine
-  instructions, which would go over that order again, draws each long chain of dependent
-  instructions together to save registers, more than a processor can look past: independent chains
-  then wait for each other, as the evaluations of polynomials do.
-
+Where vectors go through many polynomials, instructions are put in order once, by the selector's list
+scheduler. The scheduler of machine instructions would draw each chain of dependent fma together to
+save registers, further than a processor looks ahead: independent chains would wait for each other.
+Other code is better for it. Options hold for all threads, so a text waits until those that want
+other options are done.
 Start reading at `emit_object`.
 """
 
@@ -51,12 +51,14 @@ RELOCATION, CODE_MODEL = "pic", "default"
 SEATS = 8
 """Texts compiled at once, at most."""
 
-LEAN = {
-    "-disable-lsr": ("true", "false"),
-    "-enable-misched": ("false", "true"),
-    "-pre-RA-sched": ("list-ilp", "default"),
-}
-"""LLVM's options: what kernels are compiled with, and what is left to others."""
+LEAN = ("-disable-lsr",)
+CHAINED = ("-disable-lsr", "-enable-misched=false", "-pre-RA-sched=list-ilp")
+OTHERS = ("-disable-lsr=false", "-enable-misched=true", "-pre-RA-sched=default")
+"""LLVM's options: for kernels, for those with long chains of fma, and as others have them."""
+
+FMA, MANY_FMA = "@llvm.fma.v", 64
+"""A function has long chains if it has more than so many operations on vectors of that name: several
+of the vector maths. With one or two (34) the scheduler's saving of registers is worth more."""
 
 KNOWN_LLVM = 22
 """The newest LLVM known to have these options: one that does not know one would end the process."""
@@ -81,7 +83,7 @@ class Seat:
             if passes:
                 manager, builder = self._pipeline(passes)
                 manager.run(module, builder)
-            return _emitted(self.machine, module)
+            return _emitted(self.machine, module, text)
         finally:
             module.close()
 
@@ -89,7 +91,7 @@ class Seat:
         """The assembly text of an IR module."""
         module = _parsed(text, self.machine)
         try:
-            with _lean():
+            with _lean(text):
                 assembly: str = self.machine.emit_assembly(module)
             return assembly
         finally:
@@ -111,7 +113,10 @@ class Seat:
 # A fork takes locks in the opposite order of their making, seats before what is taken inside them.
 _INNER = held_across_fork()
 _SEATS = [Seat() for _ in range(SEATS)]
-_LEAN = 0
+# The options that texts are being compiled with, how many are, and whom to tell when none is.
+_OPTIONS: tuple[str, ...] = OTHERS
+_COMPILING = 0
+_DONE = threading.Condition(_INNER)
 _EMITTED = 0
 
 
@@ -265,9 +270,9 @@ def _parsed(text: str, machine: Any) -> Any:
     return module
 
 
-def _emitted(machine: Any, module: Any) -> bytes:
+def _emitted(machine: Any, module: Any, text: str) -> bytes:
     emit = _emit_unlocked()
-    with _lean():
+    with _lean(text):
         if emit is None:
             data: bytes = machine.emit_object(module)
             return data
@@ -295,25 +300,35 @@ def _emit_unlocked() -> Callable[..., Any] | None:
 
 
 @contextmanager
-def _lean() -> Iterator[None]:
-    """Compile with the options of `LEAN`, and leave them to others as they were."""
+def _lean(text: str) -> Iterator[None]:
+    """Compile a text with the options that suit it, and leave them to others as they were."""
     if llvm.llvm_version_info[0] > KNOWN_LLVM:
         yield
         return
-    global _LEAN
+    global _COMPILING
+    options = CHAINED if _has_long_chains(text) else LEAN
     with _INNER:
-        if _LEAN == 0:
-            _set_options(0)
-        _LEAN += 1
+        while _COMPILING and _OPTIONS is not options:
+            _DONE.wait()
+        if _COMPILING == 0:
+            _set_options(options)
+        _COMPILING += 1
     try:
         yield
     finally:
         with _INNER:
-            _LEAN -= 1
-            if _LEAN == 0:
-                _set_options(1)
+            _COMPILING -= 1
+            if _COMPILING == 0:
+                _set_options(OTHERS)
+                _DONE.notify_all()
 
 
-def _set_options(choice: int) -> None:
-    for name, values in LEAN.items():
-        llvm.set_option("", f"{name}={values[choice]}")
+def _has_long_chains(text: str) -> bool:
+    return any(body.count(FMA) > MANY_FMA for body in text.split("\ndefine "))
+
+
+def _set_options(options: tuple[str, ...]) -> None:
+    global _OPTIONS
+    _OPTIONS = options
+    for option in options:
+        llvm.set_option("", option)

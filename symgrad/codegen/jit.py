@@ -145,7 +145,7 @@ def fingerprint() -> str:
     versions = ".".join(map(str, llvm.llvm_version_info))
     with _LOCK:
         triple, name = llvm.get_default_triple(), llvm.get_host_cpu_name()
-    options = f"{emission.RELOCATION} {emission.CODE_MODEL} {emission.LEAN}"
+    options = f"{emission.RELOCATION} {emission.CODE_MODEL} {emission.LEAN} {emission.CHAINED}"
     return (
         f"llvmlite {llvmlite.__version__} LLVM {versions} {triple} {name} "
         f"{host_features().flatten()} {options} {_FORM}"
