@@ -187,8 +187,7 @@ class LoopEmitter:
     def go_ahead(self, axis: int, steps: int) -> None:
         """From here on, emit code for an axis some steps ahead of where its loop is."""
         self._ahead = (axis, steps)
-        level = self.depth_of[axis]
-        self.values = {k: v for k, v in self.values.items() if self.levels[k] < level}
+        self.forget(axis)
 
     def forget(self, axis: int) -> None:
         """Emit anew, in another loop over an axis, what depends on it or on loops inside it."""
